@@ -1,9 +1,10 @@
-"""Choose the threshold of verify=confidence by documents, with a bound on its loss.
+"""Choose the threshold of a method that asks how sure a model is by documents, with a bound on its loss.
 
-Read the output folders of a cascade, of Full RT and of large R on the same documents, as far as the choices need them
-(docs/confidence.md), and choose the cheapest threshold whose expected loss on other documents of the same kind is at
-most --max_loss points, with the given confidence. Nothing is run. Print the arguments to paste, and write a file for
-min_confidence. Do not score the same documents with it.
+Read the output folders of finished runs on the same documents that together have all calls of the method and of its
+baseline (docs/confidence.md), and choose the cheapest threshold whose expected loss on other documents of the same kind
+is at most --max_loss points, with the given confidence. Nothing is run. Print the arguments to paste, and write a file
+for min_confidence; a file that has thresholds of other methods of these models keeps them. Do not score the same
+documents with it.
 """
 
 import argparse
@@ -25,10 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--max_loss", type=float, default=1.0, metavar="POINTS", help="the loss that may happen; default: 1 point")
     add("--confidence", type=float, default=0.95, metavar="P", help="of the promise; default: 0.95")
-    add("--against", choices=("full-rt", "large-r"), help="default: full-rt; with --thinker large: large-r")
-    add("--verify", choices=("confidence", "both"), default="confidence", help="default: confidence")
-    add("--thinker", choices=("small", "large"), default="small", help="as in --model_args; default: small")
-    add("--second_check", choices=("on", "off"), default="on", help="as in --model_args; default: on")
+    add("--method", default="mai_confidence", metavar="METHOD", help="a name or a YAML file; default: mai_confidence")
+    add("--against", choices=("full-rt", "large-r"), help="default: full-rt; if no small model is asked: large-r")
     add(
         "--loss",
         choices=("score", "answers"),
@@ -39,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     completed = "the completed files of --to_label; no other gold answer is read"
     add("--labels", type=Path, nargs="+", metavar="FILE", help=completed)
     add("--looks", type=int, default=1, metavar="N", help="how often you will look, decided before; default: 1")
-    default = Path("min_confidence.json")
-    add("--output", type=Path, default=default, metavar="FILE", help=f"default: {default}")
+    add("--output", type=Path, default="min_confidence.json", metavar="FILE", help="default: %(default)s")
 
 
 def main(given: argparse.Namespace) -> int:
@@ -68,23 +66,21 @@ def main(given: argparse.Namespace) -> int:
         if refused := calibrate.refusal(choice, wanted):
             tell(refused)
         elif choice.may_go_on:
-            tell(
-                f"{choice.benchmark}: more gold answers may lower the threshold. --to_label writes the next documents."
-            )
+            tell(f"{choice.benchmark}: more gold answers may lower the threshold. --to_label lists the next documents.")
     chosen = [choice for choice in found if choice.threshold is not None]
     if not chosen:
         return 1
     promise = calibrate.promise(wanted, chosen)
     _write(given.output, wanted, found, runs, promise)
-    print(f"{promise}\n\nWrote {given.output}. Paste:\n\n  {wanted.choices},min_confidence={given.output}")
+    print(f"{promise}\n\nWrote {given.output}. Paste:\n\n  method={given.method},min_confidence={given.output}")
     for choice in chosen:
-        print(f"  {wanted.choices},min_confidence={choice.threshold!r}    for {choice.benchmark} only")
+        print(f"  method={given.method},min_confidence={choice.threshold!r}    for {choice.benchmark} only")
     return 0
 
 
 def _wanted(given: argparse.Namespace) -> "Wanted":
     """Return the promise that the options ask for. Raises `ArgumentError`."""
-    from lmms_eval_mai.paper.confidence import Choices
+    from lmms_eval_mai.method import files
     from lmms_eval_mai.reports.losses import Wanted
 
     if not 0 < given.max_loss < 100:
@@ -93,40 +89,49 @@ def _wanted(given: argparse.Namespace) -> "Wanted":
         raise ArgumentError(f"--confidence {given.confidence:g} is invalid: expected 0.5 to 0.995.")
     if given.looks < 1:
         raise ArgumentError(f"--looks {given.looks} is invalid: expected 1 or more.")
-    if given.thinker == "large" and given.second_check == "off":
-        raise ArgumentError("--second_check off has no effect with --thinker large, which has no second check.")
+    method = files.load(given.method)
+    if sum(bool(stop.sure) and stop.min_confidence is None for stop in method.stops) != 1:
+        raise ArgumentError(f"--method {given.method} must have one stop with `sure` and no threshold of its own.")
     if given.loss == "answers" and (given.labels or given.to_label):
         raise ArgumentError("--loss answers needs no gold answers: leave --labels and --to_label out.")
     return Wanted(
+        method=method,
         max_loss=given.max_loss / 100,
         confidence=given.confidence,
-        against=given.against or ("large-r" if given.thinker == "large" else "full-rt"),
-        choices=Choices(given.verify, given.thinker, given.second_check),
+        against=given.against or ("full-rt" if "small" in method.sides else "large-r"),
         loss=given.loss,
         looks=given.looks,
     )
 
 
 def _write(file: Path, wanted: "Wanted", found: "list[Choice]", runs: "Runs", promise: str) -> None:
-    """Write the file for `min_confidence`. Raises `ArgumentError`."""
+    """Write the file for `min_confidence`. It keeps the thresholds of other methods. Raises `ArgumentError`."""
+    from lmms_eval_mai.contract import SIDES
     from lmms_eval_mai.reports.losses import models
-    from lmms_eval_mai.run.calibration import Calibration
+    from lmms_eval_mai.run import calibration
 
-    cascades = [choice.losses.run for choice in found]
-    small, large = models(runs, cascades[0])
-    images = {image for run in cascades for of_one in run.samples.images.dropna() for image in of_one}
-    thresholds = {choice.benchmark: choice.threshold for choice in found if choice.threshold is not None}
-    calibration = Calibration(
-        choices=wanted.choices,
-        pooled=thresholds.get(found[0].benchmark) if len(found) == 1 else None,
-        thresholds=thresholds,
-        promise=promise,
-        small=small,
-        large=large,
-        documents={choice.benchmark: choice.losses.documents for choice in found},
-        images=tuple(sorted(images)),
+    run = found[0].losses.run
+    images = {image for one in found for of_one in one.losses.run.samples.images.dropna() for image in of_one}
+    of_run = {side: model for side, model in zip(SIDES, models(runs, run), strict=True) if model}
+    chosen = calibration.Calibrated(
+        wanted.method,
+        {choice.benchmark: choice.threshold for choice in found if choice.threshold is not None},
+        promise,
+        {choice.benchmark: choice.losses.documents for choice in found},
+    )
+    nothing = calibration.Calibration({}, {})
+    earlier = calibration.read(str(file)) if file.exists() else nothing
+    kept = earlier if earlier.methods.keys() - {wanted.method.name} else nothing
+    for known, new in ((kept.models, of_run), (kept.engines, run.engines)):
+        if any(known.get(side, value) != value for side, value in new.items()):
+            raise ArgumentError(f"--output {file} has thresholds of other models or engines: give another file.")
+    written = calibration.Calibration(
+        {**kept.methods, wanted.method.name: chosen},
+        {**kept.models, **of_run},
+        {**kept.engines, **run.engines},
+        tuple(sorted(images | {*kept.images})),
     )
     try:
-        calibration.write(file)
+        written.write(file)
     except OSError as error:
         raise ArgumentError(f"--output {file} cannot be written ({error.strerror}).") from None

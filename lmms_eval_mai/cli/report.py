@@ -15,8 +15,10 @@ import pandas as pd
 
 from lmms_eval_mai.cli.terminal import log_warnings_only, names_of, tell
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.method import files
+from lmms_eval_mai.method.thresholds import DEFAULT
 from lmms_eval_mai.redaction import error_text
-from lmms_eval_mai.reports import build, seconds
+from lmms_eval_mai.reports import build, rules, seconds
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.formats import FORMATS
 from lmms_eval_mai.reports.page import page
@@ -33,8 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         metavar="NAMES",
         help="more tables, separated by commas: numbers of the paper's tables, paper (all of them), rules (other "
-        "thresholds of verify=confidence), or all",
+        "methods and thresholds), or all",
     )
+    parser.add_argument(
+        "--method",
+        nargs="+",
+        default=[],
+        metavar="METHOD",
+        help="what this method would have done with the calls of these runs: a name, or a YAML file (docs/methods.md)",
+    )
+    parser.add_argument("--min_confidence", type=float, metavar="P", help="the threshold of --method")
     parser.add_argument("--format", choices=FORMATS, default="terminal", help="default: terminal")
     parser.add_argument(
         "--profile", metavar="FILE", help="add Table 11 with the times of a file of experiments/latency"
@@ -58,7 +68,12 @@ def main(given: argparse.Namespace) -> None:
         raise ArgumentError(f"--tables {unknown[0]} is invalid: expected some of {', '.join(build.CHOICES)}.")
     profile = None if given.profile is None else seconds.read(given.profile)
     tables += [build.TABLE_11] * (profile is not None)
+    methods = [files.load(one) for one in given.method]
+    if given.min_confidence is not None and not any(method.needs_threshold for method in methods):
+        raise ArgumentError("--min_confidence has no effect without a --method that needs it, such as mai_confidence.")
     runs = build.read(given.folders)
+    threshold = DEFAULT if given.min_confidence is None else given.min_confidence
+    runs.gaps += rules.add_replays(runs, methods, threshold)
     found = build.of_runs(runs, tables, profile)
     print(FORMATS[given.format](found), end="")
     if given.format in ("csv", "latex"):  # the other formats end with them

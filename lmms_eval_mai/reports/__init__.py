@@ -6,16 +6,17 @@ it for the terminal, as Markdown, CSV, LaTeX or JSON.
 
     folders.py         output folders -> runs, each with a table of its samples and a table of its calls
     rows.py            one line of a samples file
-    methods.py         the way in which a run answers
+    setups.py          how a run answers: method, models, prompt and options, from its first trace
     scoring.py         the score of an answer that lmms-eval has not scored: a short answer inside a cascade
     metrics.py         scores, differences and costs with their intervals
-    runs.py            the runs by benchmark and method, and what two runs have in common
+    replay.py          what a method would have done with the calls of finished runs
+    runs.py            the runs by benchmark and setup, and what two runs have in common
     frames.py          `read`
     summary.py         the four tables of every report
-    rules.py           the cascade with other rules of agreement
+    rules.py           other methods, thresholds and rules of agreement
     paper_tables.py    Tables 5 to 8, 10 and 13 to 15
     paper_numbers.py   the paper's numbers (`paper_numbers.csv`, `paper_numbers.yaml`)
-    losses.py          what a cascade loses against a baseline at each threshold of `verify=confidence`
+    losses.py          what a method loses against a baseline at each threshold
     calibrate.py       the choice of the threshold
     labels.py          gold answers of the documents that need one to choose it
     traces.py          answers of a server, without a task of lmms-eval

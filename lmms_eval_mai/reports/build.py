@@ -76,7 +76,7 @@ def _other_numbers(runs: Runs) -> Iterator[str]:
     """Yield a sentence for each benchmark on which runs of the paper's models have other numbers of documents."""
     for benchmark in runs.benchmarks():
         expected = documents(benchmark)
-        numbers = {run.documents for run in runs.of_benchmark(benchmark) if family(run.method.model)}
+        numbers = {run.documents for run in runs.of_benchmark(benchmark) if family(run.setup.model)}
         if expected is not None and numbers and numbers != {expected}:
             shown = ", ".join(map(str, sorted(numbers)))
             yield (
@@ -87,11 +87,10 @@ def _other_numbers(runs: Runs) -> Iterator[str]:
 
 def _on_calibrated(runs: Runs) -> Iterator[str]:
     """Yield a sentence for each run whose threshold was chosen with documents that it is scored on."""
-    for run in runs.of("cascade"):
-        used = sum(not run.calibrated_with.isdisjoint(images) for images in run.samples.images.dropna())
-        if used:
+    for run in (one for benchmark in runs.benchmarks() for one in runs.of_benchmark(benchmark)):
+        if used := int(run.samples.chose_threshold.sum()):
             yield (
                 f"{benchmark_name(run.benchmark)}: {used:,} of the {len(run.samples):,} scored answers of "
-                f"{runs.name(run.method)} are about images that chose its threshold, so its score may be too good. "
+                f"{runs.name(run.setup)} are about images that chose its threshold, so its score may be too good. "
                 "Score it on other documents."
             )

@@ -1,4 +1,4 @@
-"""Chooses the threshold of `verify=confidence` or `verify=both` by documents, with a bound on what it loses.
+"""Chooses the threshold of a method that asks how sure a model is by documents, with a bound on what it loses.
 
 Learn then Test (Angelopoulos et al., arXiv 2110.01052) with a fixed sequence: the thresholds are tested one after
 another, from the safest to the cheapest, until one test fails. The last one before it is chosen. The sequence does not
@@ -110,10 +110,11 @@ def to_label(of: Answers, choice: Choice, wanted: Wanted) -> pd.DataFrame:
     to the one with which they are at least twice as many as the allowed loss. Empty: more cannot lower the threshold.
     """
     places = of.unlabelled.sort_values()
+    answers = pd.DataFrame({name: getattr(of, name).answer for name in ("cheapest", "never", "baseline")})
     if not choice.may_go_on:
-        return of.known.loc[[]]
+        return answers.loc[[]]
     number = min(math.ceil(2 * wanted.max_loss * choice.losses.documents), len(places))
-    return of.known.loc[places.index[places <= places.iloc[number - 1]]]
+    return answers.loc[places.index[places <= places.iloc[number - 1]]]
 
 
 def points(value: float) -> str:

@@ -6,24 +6,27 @@ one `Run` for each of its tasks, with a table of its samples and a table of its 
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
 
-from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.paper.agreement import AgreementRules
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
-from lmms_eval_mai.paper.prompts import VARIANTS
-from lmms_eval_mai.reports import methods, traces
-from lmms_eval_mai.reports.methods import Method
+from lmms_eval_mai.method.agreement import AgreementRules
+from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
+from lmms_eval_mai.method.methods import LARGE
+from lmms_eval_mai.method.prompts import VARIANTS
+from lmms_eval_mai.reports import traces
 from lmms_eval_mai.reports.rows import CALL_FIELDS, Line, Record, calls_table, record_of, samples_table
+from lmms_eval_mai.reports.setups import Setup, rules_of, setup_of, setup_of_other
 from lmms_eval_mai.run.totals import FIGURES, FORMAT, RESULTS
 
 BUILT_IN = {name: name for name in BENCHMARKS if name != "shapes"} | {"mmbench_en_dev_static": "mmbench_en_dev"}
 """lmms-eval's own tasks of the paper's benchmarks."""
+NO_SETUP = Setup(LARGE, "")
+"""That of a run whose samples are not read yet."""
 BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 
 
@@ -37,7 +40,7 @@ class Run:
     task: str
     benchmark: str
     """The benchmark of our tasks; the name of the task for others."""
-    method: Method
+    setup: Setup
     ours: bool
     """Whether `mai_cascade` made the run, so that it has a trace."""
     samples: pd.DataFrame
@@ -47,12 +50,12 @@ class Run:
     rules: AgreementRules = field(default_factory=AgreementRules)
     wall_s: float | None = None
     """Time of answering. None: not known for this task, or calls of the task are shared."""
-    calibrated_with: frozenset[str] = frozenset()
-    """The images of the documents that chose the threshold of the first check."""
+    engines: Mapping[Side, str] = field(default_factory=dict)
+    """The engine of each model with its version and precision."""
     is_part: bool = False
     """Whether `--limit` or `--offset` has left documents out."""
     derived: bool = False
-    """Whether these are the short answers inside a cascade instead of a run of their own."""
+    """Whether these are the result of a replay, such as the short answers inside a cascade, and not of a run."""
 
     @property
     def documents(self) -> int:
@@ -86,9 +89,8 @@ def read_runs(folders: Sequence[Path]) -> Found:
             found.gaps.append(f"{folder} has no run: it has no results file of lmms-eval.")
     for file in files:
         if file.name.endswith(traces.ENDING):
-            method = traces.method_of(file)
-            run = Run(file, file, traces.TASK, GENERIC.name, method, True, samples_table([]), calls_table([]))
-            found.runs.append(_with_samples(run, 0, found))
+            run = Run(file, file, traces.TASK, GENERIC.name, NO_SETUP, True, samples_table([]), calls_table([]))
+            _add(run, 0, found)
         else:
             _read_results(file, found)
     return found
@@ -115,21 +117,25 @@ def _read_results(file: Path, found: Found) -> None:
         return
     for run, number in runs:
         if run.samples_file.is_file():
-            found.runs.append(_with_samples(run, number, found))
+            _add(run, number, found)
         else:
             found.gaps.append(f"{file}: {run.task} is not used: it has no samples file. Give lmms-eval --log_samples.")
 
 
-def _with_samples(run: Run, number: int, found: Found) -> Run:
-    """Return the run with its samples and calls, and add a sentence for each thing that is wrong with them. `number`:
+def _add(run: Run, number: int, found: Found) -> None:
+    """Add the run with its samples and calls, and a sentence for each thing that is wrong with them. `number`:
     documents that lmms-eval evaluated."""
     rows: dict[int, tuple[Line, list[Line]]] = {}
     broken = lines = 0
+    first: Line = {}  # a trace that tells the setup of the run
     for record in _lines(run):
         if record is None:
             broken += 1
         else:
             lines += 1
+            is_trace = "exit" in record.trace  # another model class of lmms-eval has token counts alone
+            if is_trace and (not first or ("min_confidence" in record.trace and "min_confidence" not in first)):
+                first = {name: value for name, value in record.trace.items() if name != "images"}
             doc_id = record.row["doc_id"]
             # The texts would need much memory.
             calls = [{"doc_id": doc_id, **{name: call.get(name) for name in CALL_FIELDS}} for call in record.calls]
@@ -148,7 +154,16 @@ def _with_samples(run: Run, number: int, found: Found) -> Run:
     if any(doubts.values()):
         shown = "; ".join(f"{count} {what}" for what, count in doubts.items() if count)
         found.gaps.append(f"{run.samples_file}: there are {shown}.")
-    return replace(run, samples=samples, calls=calls)
+    run = replace(run, samples=samples, calls=calls, ours=bool(first))
+    if first:
+        prompt = traces.prompt_of(first) if run.task == traces.TASK else (run.setup.variant, run.setup.two_stage)
+        try:
+            setup, rules = setup_of(first, *prompt, run.benchmark), rules_of(first["options"])
+            run = replace(run, setup=setup, rules=rules, engines=first["engines"])
+        except (*BROKEN, ArgumentError) as error:
+            found.gaps.append(f"{run.samples_file} is not used: its traces are of another version ({error!r}).")
+            return
+    found.runs.append(run)
 
 
 def _run(file: Path, task: str, results: Line, figures: Line) -> Run:
@@ -156,29 +171,23 @@ def _run(file: Path, task: str, results: Line, figures: Line) -> Run:
     metadata = results["configs"][task].get("metadata")
     mai = (metadata.get("mai") if isinstance(metadata, dict) else None) or {}  # other tasks have a list
     variant, two_stage = VARIANTS.get(mai.get("variant") or "", (None, False))
-    arguments = methods.arguments_of(results)
     if figures:
-        method = methods.method(arguments, figures, variant, two_stage, mai.get("benchmark"))
         of_task = figures["tasks"].get(task) or {}
         is_shared = any(of_task.get(side, {}).get("shared_calls") for side in SIDES)
         wall_s = None if is_shared else of_task.get("wall_s")
-    else:
-        method = methods.method_of_other(results["config"]["model"], arguments, variant, two_stage)
-        # lmms-eval has the time of the whole command.
+    else:  # lmms-eval has the time of the whole command
         wall_s = (results.get("throughput") or {}).get("total_elapsed_time") if len(results["results"]) == 1 else None
     return Run(
         file=file,
         samples_file=file.with_name(f"{file.name.removesuffix(RESULTS)}_samples_{task}.jsonl"),
         task=task,
         benchmark=mai.get("benchmark") or BUILT_IN.get(task, task),
-        method=method,
+        setup=setup_of_other(results, variant, two_stage),
         ours=bool(figures),
         samples=samples_table([]),
         calls=calls_table([]),
-        rules=methods.rules_of(arguments),
         wall_s=wall_s,
         is_part=bool(results["config"].get("limit") or results["config"].get("offset")),
-        calibrated_with=frozenset(((figures.get("first_check") or {}).get("calibration") or {}).get("images") or ()),
     )
 
 

@@ -10,7 +10,7 @@ from lmms_eval_mai.reports import build
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.runs import Runs
 
-KEYS = ("benchmark", "mode", "method", "small", "large", "run")
+KEYS = ("benchmark", "method", "name", "small", "large", "run")
 """The first columns of both frames, which name a run."""
 
 
@@ -26,8 +26,8 @@ class Frames(NamedTuple):
 def read(folders: Sequence[Path | str]) -> Frames:
     """Return the samples and the calls of all runs in the folders and in their subfolders.
 
-    `mode` is that of the run; `alone` if another model class of lmms-eval made it. A model alone has its name in the
-    column of its side. `method` is the name that reports use, and `run` the results file. Raises `ArgumentError` if a
+    `method` is that of the run; empty if another model class of lmms-eval made it. A model alone has its name in the
+    column of its side. `name` is the name that reports use, and `run` the results file. Raises `ArgumentError` if a
     folder does not exist, or if there is no run in them.
     """
     runs = build.read([Path(folder) for folder in folders])
@@ -38,9 +38,9 @@ def read(folders: Sequence[Path | str]) -> Frames:
 
 
 def _with_keys(runs: Runs, run: Run, data: pd.DataFrame) -> pd.DataFrame:
-    method, mode = run.method, run.method.mode
-    if mode == "alone" and len(run.calls):
-        mode = str(run.calls.side.iloc[0])
-    small, large = (method.model, "") if mode == "small" else (method.small, method.model)
-    keys = (run.benchmark, mode, runs.name(method), small, large, str(run.file))
+    setup, method = run.setup, run.setup.method.name if run.ours else ""
+    if setup.kind == "alone" and len(run.calls):
+        method = str(run.calls.side.iloc[0])
+    small, large = (setup.model, "") if method == "small" else (setup.small, setup.model)
+    keys = (run.benchmark, method, runs.name(setup), small, large, str(run.file))
     return data.assign(**dict(zip(KEYS, keys, strict=True)))[[*KEYS, *data]]

@@ -13,17 +13,10 @@ from pathlib import Path
 import pandas as pd
 
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.reports.folders import Run, records
+from lmms_eval_mai.reports.replay import Known
 from lmms_eval_mai.reports.scoring import golds_of, score_of
-
-SCORED = {
-    "large_score": "large",
-    "transfer_score": "transferred",
-    "full_rt_score": "full_rt",
-    "large_r_score": "large_r",
-}
-"""Column of `rules.known_answers` with a score -> that with the parsed answer."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +26,15 @@ class Labels:
     gold: dict[tuple[str, int], str]
     """Benchmark and document -> the gold answer, in the form in which lmms-eval logs it."""
 
-    def scored(self, run: Run, known: pd.DataFrame) -> pd.DataFrame:
-        """Return the answers to some documents with their scores: those of documents without a label are all 0."""
-        golds = [self.gold.get((run.benchmark, doc_id)) for doc_id in known.index]
-        scores = {
-            score: [_score(run.benchmark, *one) for one in zip(known[answer], golds, strict=True)]
-            for score, answer in SCORED.items()
+    def scored(self, run: Run, known: Known) -> Known:
+        """Return the calls with the scores of their answers: those of documents without a label are all 0."""
+        golds = {doc_id: self.gold.get((run.benchmark, doc_id)) for doc_id in run.samples.index}
+        return {
+            name: frame.assign(
+                score=[_score(run.benchmark, text, golds[doc_id]) for doc_id, text in frame.parsed.items()]
+            )
+            for name, frame in known.items()
         }
-        return known.assign(**scores)
 
     def missing(self, run: Run, documents: pd.Series) -> pd.Series:
         """Return the documents of a run that have no label."""
@@ -48,11 +42,10 @@ class Labels:
 
 
 def write(file: Path, differing: Iterable[tuple[Run, pd.DataFrame]]) -> int:
-    """Write documents whose answers differ, and return how many they are. `differing`: a run of each benchmark, and the
-    answers to these documents. Raises `ArgumentError`."""
+    """Write documents whose answers differ, and return how many they are. `differing`: a run of each benchmark, and a
+    column for each answer to these documents. Raises `ArgumentError`."""
     lines = []
-    for run, known in differing:
-        answers = known[list(SCORED.values())]
+    for run, answers in differing:
         for record in records(run):
             doc_id = record.row["doc_id"]
             if doc_id in answers.index:

@@ -1,7 +1,6 @@
-"""What a cascade loses against a baseline on some documents, at each threshold of `verify=confidence` or `verify=both`.
+"""What a method loses against a baseline on some documents, at each threshold of the stop that asks for a probability.
 
-Nothing is run: a cascade, or the large model's short answers, and the runs of the baselines have all calls that any
-threshold needs. `rules.decide` tells what the cascade does.
+Nothing is run: the finished runs have all calls that any threshold needs (`replay.py`).
 """
 
 import math
@@ -13,15 +12,16 @@ import pandas as pd
 
 from lmms_eval_mai import statistics
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
-from lmms_eval_mai.paper.confidence import NEVER, Choices
-from lmms_eval_mai.paper.sample import exits_of
+from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
+from lmms_eval_mai.method.methods import FULL_RT, LARGE_THINK, Method, Stop, asks_of
+from lmms_eval_mai.method.thresholds import NEVER
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.labels import SCORED, Labels
+from lmms_eval_mai.reports.labels import Labels
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
+from lmms_eval_mai.reports.replay import Known, agree, calls_of, replay
 from lmms_eval_mai.reports.report import Estimate
-from lmms_eval_mai.reports.rules import Rule, agree, decide, has_rules, known_answers
+from lmms_eval_mai.reports.rules import has_rules, is_of_large
 from lmms_eval_mai.reports.runs import SHARED_IMAGES, Runs
 from lmms_eval_mai.statistics import Array
 
@@ -37,51 +37,59 @@ THRESHOLDS = tuple(_of_logit(quarter / 4) for quarter in range(72, -17, -1))
 answers, so a grid of percentages would end where their probabilities begin."""
 
 
+BASELINES = {
+    "full-rt": ("Full RT", FULL_RT),
+    "large-r": ("large R", Method("large_r", (LARGE_THINK, Stop("large_think", "large.think")))),
+}
+"""Value of --against -> the name of the baseline, and its method."""
+
+
 @dataclass(frozen=True)
 class Wanted:
-    """The cascade whose threshold is wanted, and the promise."""
+    """The method whose threshold is wanted, and the promise."""
 
+    method: Method
     max_loss: float
     """A share, such as 0.01 for one point."""
     confidence: float
     against: str
-    """`full-rt` or `large-r`."""
-    choices: Choices = Choices("confidence")  # noqa: RUF009 - frozen
+    """A key of `BASELINES`."""
     loss: str = "score"
     """`score`, or `answers`: 1 where the answer differs from that of the baseline."""
     looks: int = 1
-    """The number of times that somebody will look at these documents, which was decided before."""
+    """How often documents or methods are looked at before one threshold is used."""
 
     @property
     def level(self) -> float:
-        """The share of false promises that one look may make (Bonferroni)."""
+        """The level of each test, divided by the looks (Bonferroni)."""
         return (1 - self.confidence) / self.looks
 
     @property
     def baseline(self) -> str:
         """The name of the baseline."""
-        return {"full-rt": "Full RT", "large-r": "large R"}[self.against]
+        return BASELINES[self.against][0]
 
     @property
-    def needs_cascade(self) -> bool:
-        """Whether a cascade must have made the calls: else the large model's short answers are enough."""
-        choices = self.choices
-        return choices.verify == "both" or (choices.thinker == "small" and choices.second_check == "on")
+    def stop(self) -> Stop:
+        """The stop with the threshold."""
+        return next(stop for stop in self.method.stops if stop.sure and stop.min_confidence is None)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers to the documents of one benchmark. The frames have `answer` and `score`, and those of the cascade
-    `exit` and `tokens`."""
+    """The answers to the documents of one benchmark. Frames are results of `replay`."""
 
     run: Run
-    """The run with the large model's short answers."""
-    known: pd.DataFrame
-    """`rules.known_answers`."""
+    """The run whose documents these are."""
+    known: Known
+    sure: pd.DataFrame
+    """The calls whose probability decides."""
+    short_tokens: pd.Series
+    """Output tokens of the calls before the stop with the threshold."""
     cheapest: pd.DataFrame
-    """The cascade with the cheapest threshold."""
+    """The method with the cheapest threshold."""
     never: pd.DataFrame
-    """The cascade if it is never confident."""
+    """The method if the model is never sure."""
     baseline: pd.DataFrame
     has_scores: bool
     """Whether all scores are those of the runs. Else only losses can be computed from them."""
@@ -118,15 +126,15 @@ def answers(runs: Runs, wanted: Wanted, labels: Labels | None = None) -> list[An
     """
     found: dict[str, Answers] = {}
     missing = []
-    for run in _short_answers(runs, wanted, is_scored=wanted.loss == "score" and labels is None):
-        known = known_answers(runs, run)
+    for run in _bases(runs, is_scored=wanted.loss == "score" and labels is None):
+        known = runs.known(run)
         if labels is not None:
             known = labels.scored(run, known)
         elif wanted.loss == "answers":
-            known = known.assign(**dict.fromkeys(SCORED, 0.0))
+            known = {name: frame.assign(score=0.0) for name, frame in known.items()}
         of_run = _answers(run, known, wanted, has_scores=labels is None and wanted.loss == "score")
         if of_run is None:
-            missing.append(runs.name(run.method))
+            missing.append(runs.name(run.setup))
         elif run.benchmark in found:
             raise ArgumentError(
                 f"There are several cascades on {benchmark_name(run.benchmark)}. Give the folders of one cascade and "
@@ -149,15 +157,15 @@ def answers(runs: Runs, wanted: Wanted, labels: Labels | None = None) -> list[An
 def models(runs: Runs, run: Run) -> tuple[str, str]:
     """Return the small and the large model. The small one is empty if no run has one."""
     full_rt = runs.full_rt(run)
-    return run.method.small or (full_rt.method.small if full_rt else ""), run.method.model
+    return run.setup.small or (full_rt.setup.small if full_rt else ""), run.setup.model
 
 
 def first_difference(of: Answers) -> pd.Series:
     """Return the place of the first threshold at which the answer to a document is another text than that of the
     baseline. Before it, both have the same score. Documents without such a threshold are left out."""
     cheapest, never, baseline = (one.answer.fillna("") for one in (of.cheapest, of.never, of.baseline))
-    passed = np.searchsorted([-math.log(p) for p in THRESHOLDS], -of.known.answer_logprob)  # the first of them
-    places = pd.Series(passed, index=of.known.index).mask(never != baseline, 0)
+    passed = np.searchsorted([-math.log(p) for p in THRESHOLDS], -of.sure.answer_logprob)  # the first of them
+    places = pd.Series(passed, index=of.sure.index).mask(never != baseline, 0)
     return places[(cheapest != baseline) | (never != baseline)]
 
 
@@ -171,68 +179,88 @@ def losses(runs: Runs, of: Answers, wanted: Wanted) -> Losses:
     theirs = metrics.units(samples.assign(score=base))
     places = metrics.places_of(theirs.index, runs.clusters(of.run))
     images = np.arange(len(theirs)) if places is None else pd.factorize(places)[0]
-    first = of.cheapest.exit == exits_of("cascade", wanted.choices)[0]
+    first = of.cheapest.exit == wanted.stop.exit
     values, shares, tokens = [], [], []
     for threshold in THRESHOLDS:
-        passed = first & of.known.answer_logprob.ge(math.log(threshold))
+        passed = first & of.sure.answer_logprob.ge(math.log(threshold))
         lost = theirs - metrics.units(samples.assign(score=cheapest.where(passed, never)))
         values.append(np.bincount(images, lost) / np.bincount(images))
         shares.append(float(passed.mean()))
-        tokens.append(float(of.cheapest.tokens.where(passed, of.never.tokens).mean()))
+        tokens.append(float(tokens_of(of.cheapest).where(passed, tokens_of(of.never)).mean()))
     is_anls = of.run.benchmark == "infovqa_val" and wanted.loss == "score"  # a few labelled scores may be 0 or 1
-    short = of.known.large_short + (of.known.small_short if wanted.choices.verify == "both" else 0)
     return Losses(
         run=of.run,
-        documents=len(of.known),
+        documents=len(of.sure),
         values=np.array(values),
         is_exact=places is None
         and not is_anls
         and statistics.is_right_or_wrong(np.concatenate([base, cheapest, never])),
         first_check=np.array(shares),
         tokens=np.array(tokens),
-        later_tokens=float((of.never.tokens - short).mean()),
+        later_tokens=float((tokens_of(of.never) - of.short_tokens).mean()),
         known=int(of.unlabelled.min()) if len(of.unlabelled) else len(THRESHOLDS),
         distance=_distance(runs, of),
     )
 
 
-def _short_answers(runs: Runs, wanted: Wanted, is_scored: bool) -> Iterator[Run]:
-    """Yield the runs with the large model's short answers: cascades, or else the large model alone."""
-    cascades = [run for run in runs.first_checks(is_scored) if has_rules(run) or run.benchmark == GENERIC.name]
+def tokens_of(documents: pd.DataFrame) -> pd.Series:
+    """Return the output tokens of both models for each document of a replay."""
+    return documents.small_tokens + documents.large_tokens
+
+
+def _bases(runs: Runs, is_scored: bool) -> Iterator[Run]:
+    """Yield a run of each pair on each benchmark: a cascade, or else a model alone, whose calls others complete."""
+    cascades = [run for run in runs.bases(is_scored) if has_rules(run) or run.benchmark == GENERIC.name]
     yield from cascades
-    if not wanted.needs_cascade:
-        others = (run for run in runs.of("alone") if len(run.samples) and not run.derived)
-        yield from (run for run in others if run.benchmark not in {one.benchmark for one in cascades})
+    benchmarks, done = {one.benchmark for one in cascades}, set()
+    for run in (*runs.of("own"), *runs.of("alone")):
+        model = (run.benchmark, run.setup.model, run.setup.decoding)
+        if run.benchmark in benchmarks or model in done or not is_of_large(run):
+            continue
+        if run.setup.prompt in ("S", "R", "own prompt") and "large.simple" in runs.known(run):
+            done.add(model)
+            yield run
 
 
-def _answers(run: Run, known: pd.DataFrame, wanted: Wanted, has_scores: bool) -> Answers | None:
+def _answers(run: Run, known: Known, wanted: Wanted, has_scores: bool) -> Answers | None:
     """Return the answers to the documents of a run. None: a call is missing."""
-    rules = (Rule(wanted.choices, threshold, run.rules) for threshold in (THRESHOLDS[-1], NEVER))
-    cheapest, never = (decide(known, rule, run.benchmark) for rule in rules)
-    name, call = {"full-rt": ("full_rt", "transfer"), "large-r": ("large_r", "large_thinking")}[wanted.against]
-    baseline = pd.DataFrame({"answer": known[name], "score": known[f"{name}_score"]})
-    missing = known.answer_logprob.isna().all() or known[call].isna().any() or baseline.score.isna().any()
-    if missing or cheapest is None or never is None:
+    base = BASELINES[wanted.against][1]
+    setup = run.setup.of_replays
+    made = [replay(wanted.method, known, setup, run.benchmark, run.rules, one) for one in (THRESHOLDS[-1], NEVER)]
+    baseline = replay(base, known, setup, run.benchmark, run.rules, None)
+    calls = calls_of(wanted.method, setup)
+    sure = known.get(calls[wanted.stop.sure].answer)
+    cheapest, never = made
+    if cheapest is None or never is None or baseline is None or sure is None or sure.answer_logprob.isna().all():
         return None
-    return Answers(run, known, cheapest, never, baseline, has_scores, pd.Series(dtype=int))
+    steps = wanted.method.steps[: wanted.method.steps.index(wanted.stop)]
+    before = [name for step in steps for ask in asks_of(step) for name in calls[ask.name].needed]
+    short: pd.Series = sum(known[name].output_tokens.fillna(0) for name in before)
+    nothing = pd.Series(dtype=int)
+    return Answers(run, known, sure, short, cheapest, never, baseline, has_scores, nothing)
 
 
-def _same(of: Answers, cascade: pd.DataFrame, wanted: Wanted) -> pd.Series:
+def _same(of: Answers, made: pd.DataFrame, wanted: Wanted) -> pd.Series:
     """Return 1 where the answer is the same as that of the baseline, by the benchmark's own rule, else 0. The exit
     tells whether both are one call."""
-    one_call = cascade.exit == {"full-rt": "transfer", "large-r": "large_think"}[wanted.against]
-    same = agree(of.run.benchmark, cascade.answer, of.baseline.answer, of.run.rules)
+    last = BASELINES[wanted.against][1].stops[-1].answer
+    one_call = made.exit.isin([stop.exit for stop in wanted.method.stops if stop.answer == last])
+    same = agree(of.run.benchmark, made.answer, of.baseline.answer, of.run.rules)
     return (one_call | same).astype(float)
 
 
 def _distance(runs: Runs, of: Answers) -> Estimate | None:
     """Return the score of large R minus that of Full RT, in points. None: one of them is not known."""
-    scores = of.known[["large_r_score", "full_rt_score"]]
-    if not of.has_scores or of.run.samples.score.isna().any() or scores.isna().any(axis=None):
+    run = of.run
+    found = [
+        replay(method, of.known, run.setup.of_replays, run.benchmark, run.rules, None)
+        for _, method in BASELINES.values()
+    ]
+    if not of.has_scores or run.samples.score.isna().any() or any(one is None for one in found):
         return None
-    large_r, full_rt = (metrics.plain(scores[name]) for name in scores)
-    found = metrics.compare(large_r, full_rt, "", runs.clusters(of.run), is_tested=False)
-    return None if found is None else found.difference
+    full_rt, large_r = (metrics.plain(one.score) for one in found if one is not None)
+    compared = metrics.compare(large_r, full_rt, "", runs.clusters(run), is_tested=False)
+    return None if compared is None else compared.difference
 
 
 def _check_images(run: Run) -> None:
@@ -247,16 +275,10 @@ def _check_images(run: Run) -> None:
 
 def _what_is_needed(wanted: Wanted, missing: Sequence[str]) -> str:
     named = f" of {', '.join(missing)}" if missing else ""
-    short = "a cascade (mode=cascade, verify=agreement)"
-    if not wanted.needs_cascade:
-        short = "the large model's short answers (mode=large with the task's _s, or mode=cascade)"
-    others = ["Full RT (mode=transfer)"] * (wanted.against == "full-rt" or wanted.choices.thinker == "small")
-    others += ["large R (mode=large with the task's _r)"] * (
-        wanted.against == "large-r" or wanted.choices.thinker == "large"
-    )
+    asked = ", ".join(dict.fromkeys(ask.name for ask in (*wanted.method.asks, *BASELINES[wanted.against][1].asks)))
     return (
-        f"No documents{named} have all the calls: give the folders of {short}, and of {' and of '.join(others)} on the "
-        "same documents, with the same models, by an engine that reports log-probabilities, and with --log_samples. "
-        "The task must be one of this package, or a copy with other documents, with thinking in one stage (such as "
-        "chartqa_s)."
+        f"No documents{named} have all the calls ({asked}): give the folders of runs that made them on the same "
+        "documents, with the same models, by an engine that reports log-probabilities, and with --log_samples. Runs of "
+        "mai, of full_rt, and of large with the task's _r have the calls of all named methods. The task must be one of "
+        "this package, or a copy with other documents, with thinking in one stage (such as chartqa_s)."
     )

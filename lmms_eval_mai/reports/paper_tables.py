@@ -9,16 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from lmms_eval_mai.paper.confidence import Choices
-from lmms_eval_mai.paper.prompts import Variant
-from lmms_eval_mai.paper.sample import EXITS
+from lmms_eval_mai.method.methods import LARGE, MAI, OF_VARIANT
+from lmms_eval_mai.method.prompts import Variant
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.methods import Method
 from lmms_eval_mai.reports.metrics import Comparison
 from lmms_eval_mai.reports.paper_numbers import ONE_STAGE, benchmark_name, family, number
 from lmms_eval_mai.reports.report import Cell, Estimate, Of, Table, table
 from lmms_eval_mai.reports.runs import OF_F1, Runs, of_run, order
+from lmms_eval_mai.reports.setups import Setup
 
 PROMPTS: tuple[tuple[Variant | None, bool], ...] = (
     *(("S", False), ("E", False), ("E", True), ("R", False), ("R", True)),
@@ -36,8 +35,8 @@ Single = tuple[str, str, tuple[str, ...]]
 
 def token_table(runs: Runs) -> Iterator[Table]:
     """Yield the average numbers of generated tokens: Table 13 for InternVL, and Table 5 for all other models."""
-    rows = {(b, m.model, m.options) for (b, m), run in runs.runs.items() if m.mode == "alone" and run.ours}
-    rows |= {(b, m.small, m.short("small").options) for b, m in runs.runs if m.mode == "transfer"}
+    rows = {(b, m.model, m.options) for (b, m), run in runs.runs.items() if m.kind == "alone" and run.ours}
+    rows |= {(b, m.small, m.short("small").options) for b, m in runs.runs if m.kind == "full_rt"}
     columns = [
         Of(f"{variant or 'own prompt'}{title}", "brief", 1, partial(_tokens, runs, variant, column))
         for column, title in {"output_tokens": "", "answer_tokens": ", answer only"}.items()
@@ -54,9 +53,9 @@ def token_table(runs: Runs) -> Iterator[Table]:
 
 def score_table(runs: Runs) -> Iterator[Table]:
     """Yield the scores of one model: Table 14 for InternVL, Table 6 for POPE, and Table 7 for everything else."""
-    rows = {(benchmark, m.model, m.options) for benchmark, m in runs.runs if m.mode == "alone"}
+    rows = {(benchmark, m.model, m.options) for benchmark, m in runs.runs if m.kind == "alone"}
     columns = [
-        Of(Method("alone", "", "", *prompt).prompt, "percent", 1, partial(_score, runs, prompt)) for prompt in PROMPTS
+        Of(Setup(LARGE, "", "", *prompt).prompt, "percent", 1, partial(_score, runs, prompt)) for prompt in PROMPTS
     ]
     notes = (
         "POPE: F1; InfoVQA: ANLS; MMBench: questions with all rotations right; others: accuracy. (S2): two "
@@ -98,18 +97,17 @@ def _tokens(runs: Runs, variant: Variant | None, column: str, row: Single) -> Es
     paper = None
     if variant and family(model) and not options and (column == "output_tokens" or variant == "S"):
         paper = number(13 if _is_internvl(model) else 5, runs.label(model), benchmark, variant)
-    stages = ("think",) if variant in ("E", "R") else ("short", "task")
-    found = [runs.get(benchmark, Method("alone", model, "", variant, two, options)) for two in (False, True)]
+    found = [runs.get(benchmark, Setup(LARGE, model, "", variant, two, options)) for two in (False, True)]
     if variant:
-        rt = runs.of("transfer", benchmark)
+        rt = runs.of("full_rt", benchmark)
         found += [
             run
             for run in rt
-            if run.method.alone("small", run.method.variant) == Method("alone", model, "", variant, False, options)
+            if run.setup.alone("small", run.setup.variant) == Setup(LARGE, model, "", variant, False, options)
         ]
     for run in filter(None, found):
         side = run.calls.side.iloc[0] if len(run.calls) else ""
-        calls = run.calls[(run.calls.side == side) & run.calls.stage.isin(stages)].set_index("doc_id")
+        calls = run.calls[(run.calls.side == side) & (run.calls.prompt == OF_VARIANT[variant])].set_index("doc_id")
         if len(calls) == run.documents and len(calls):  # no answer lacks its call
             return metrics.mean(calls[column], runs.clusters(run), paper)
     return None
@@ -118,19 +116,19 @@ def _tokens(runs: Runs, variant: Variant | None, column: str, row: Single) -> Es
 def _score(runs: Runs, prompt: tuple[Variant | None, bool], row: Single) -> Estimate | None:
     """Return a score beside the paper's. In Tables 7 and 14, E and R have two stages except on MMMU."""
     benchmark, model, options = row
-    method = Method("alone", model, "", *prompt, options)
+    setup = Setup(LARGE, model, "", *prompt, options)
     paper = None
-    if family(model) and not options and method.variant:
+    if family(model) and not options and setup.variant:
         paper_table = 14 if _is_internvl(model) else 6 if benchmark == "pope" else 7
-        column = method.prompt if paper_table == 6 else method.variant
-        is_printed = paper_table == 6 or method.variant == "S" or method.two_stage != (benchmark in ONE_STAGE)
+        column = setup.prompt if paper_table == 6 else setup.variant
+        is_printed = paper_table == 6 or setup.variant == "S" or setup.two_stage != (benchmark in ONE_STAGE)
         paper = number(paper_table, runs.label(model), benchmark, column) if is_printed else None
-    return runs.score(runs.get(benchmark, method), paper)
+    return runs.score(runs.get(benchmark, setup), paper)
 
 
-def is_papers(method: Method) -> bool:
-    """Return whether a method has the pair and the thinking of Tables 10 and 15: 2B-R and 8B of Qwen3-VL."""
-    return (family(method.small), family(method.model)) == PAPERS_PAIR and method.variant == "R" and not method.options
+def is_papers(setup: Setup) -> bool:
+    """Return whether a setup has the pair and the thinking of Tables 10 and 15: 2B-R and 8B of Qwen3-VL."""
+    return (family(setup.small), family(setup.model)) == PAPERS_PAIR and setup.variant == "R" and not setup.options
 
 
 # --- Table 8 ---
@@ -141,22 +139,22 @@ def transfer_table(runs: Runs) -> Iterator[Table]:
 
     def paper(run: Run, name: str, column: str = "score") -> float | None:
         """`name`: the row of Table 8, with `small` and `large` in place of the models."""
-        method = run.method
-        families = {(family(model) or ("", ""))[0] for model in (method.small, method.model)}
-        if families != {"Qwen3-VL"} or method.variant != "R" or method.options:
+        setup = run.setup
+        families = {(family(model) or ("", ""))[0] for model in (setup.small, setup.model)}
+        if families != {"Qwen3-VL"} or setup.variant != "R" or setup.options:
             return None
-        row = name.replace("large", runs.label(method.model)).replace("small", runs.label(method.small))
+        row = name.replace("large", runs.label(setup.model)).replace("small", runs.label(setup.small))
         return number(8, row, run.benchmark, column)
 
     def small_r(run: Run) -> Estimate | None:
         # Only 2B-R has one stage in Table 8.
-        comparable = runs.label(run.method.small) == "2B" or run.benchmark in ONE_STAGE
-        one_stage = runs.get(run.benchmark, run.method.alone("small", "R"))
+        comparable = runs.label(run.setup.small) == "2B" or run.benchmark in ONE_STAGE
+        one_stage = runs.get(run.benchmark, run.setup.alone("small", "R"))
         return runs.score(one_stage, paper(run, "small-R") if comparable else None)
 
     def large_r(run: Run) -> Estimate | None:
-        method = run.method.alone("large", "R", run.benchmark not in ONE_STAGE)
-        return runs.score(runs.get(run.benchmark, method), paper(run, "large-R"))
+        setup = run.setup.alone("large", "R", run.benchmark not in ONE_STAGE)
+        return runs.score(runs.get(run.benchmark, setup), paper(run, "large-R"))
 
     def against(run: Run) -> Comparison | None:
         return runs.compare(run, runs.short(run, "large"))
@@ -184,7 +182,7 @@ def transfer_table(runs: Runs) -> Iterator[Table]:
         "table-8",
         "Table 8: reasoning transfer on all documents (Full RT)",
         columns,
-        runs.of("transfer"),
+        runs.of("full_rt"),
         (
             f"{OF_ALL} Small R has one stage, and large R two (one on MMMU and shapes). Gain: the "
             "paired difference of Full RT and large S in points. p is not adjusted for the number of rows.",
@@ -200,7 +198,7 @@ def cascade_table(runs: Runs) -> Iterator[Table]:
     """Yield Table 10: the exits of MAI, its score, and the scores of the other methods."""
 
     def paper(run: Run, column: str, only_one_stage: bool = False) -> float | None:
-        if not is_papers(run.method) or (only_one_stage and run.method.two_stage):
+        if not is_papers(run.setup) or (only_one_stage and run.setup.two_stage):
             return None
         return number(10, "", run.benchmark, column)
 
@@ -208,14 +206,14 @@ def cascade_table(runs: Runs) -> Iterator[Table]:
         return runs.share(run, run.samples.exit.dropna() == exit, paper(run, exit, True))
 
     def small_r(run: Run) -> Estimate | None:
-        method = run.method
-        other = runs.get(run.benchmark, method.alone("small", method.variant, method.two_stage))
-        return runs.score(other, paper(run, "2B-R", method.two_stage)) if method.variant else None
+        setup = run.setup
+        other = runs.get(run.benchmark, setup.alone("small", setup.variant, setup.two_stage))
+        return runs.score(other, paper(run, "2B-R", setup.two_stage)) if setup.variant else None
 
     columns: list[Of[Run]] = [
         *of_run(runs, lambda run: run),
         Of("n", "count", 0, lambda run: run.documents),
-        *(Of(f"{exit}, %", "brief", 2, partial(share, exit)) for exit in EXITS["cascade"]),
+        *(Of(f"{exit}, %", "brief", 2, partial(share, exit)) for exit in MAI.exits),
         Of("MAI", "brief", 1, lambda run: runs.score(run, paper(run, "MAI", True))),
         Of("small S", "brief", 1, lambda run: runs.score(runs.short(run, "small"), paper(run, "2B-S"))),
         Of("small R", "brief", 1, small_r),
@@ -226,7 +224,7 @@ def cascade_table(runs: Runs) -> Iterator[Table]:
         "table-10",
         "Table 10: multi-agent inference (MAI)",
         columns,
-        [run for run in runs.of("cascade") if run.method.choices == Choices()],
+        [run for run in runs.of("cascade") if run.setup.method == MAI],
         (f"{OF_ALL} agree_short is MV small(S)/large(S), agree_think is MV small(R)/large(S), transfer is RT.",),
     )
 
@@ -242,19 +240,20 @@ def two_stage_table(runs: Runs) -> Iterator[Table]:
     pairs = [
         (run, other)
         for run in runs.of("cascade")
-        if not run.method.two_stage
-        and (other := runs.get(run.benchmark, replace(run.method, two_stage=True))) is not None
+        if run.setup.method == MAI
+        and not run.setup.two_stage
+        and (other := runs.get(run.benchmark, replace(run.setup, two_stage=True))) is not None
     ]
 
     def paper(pair: Pair, row: str, column: str) -> float | None:
-        return number(15, row, pair[0].benchmark, column) if is_papers(pair[0].method) else None
+        return number(15, row, pair[0].benchmark, column) if is_papers(pair[0].setup) else None
 
     def share(which: int, exit: str, pair: Pair) -> Estimate | None:
         run = pair[which]
-        return runs.share(run, run.samples.exit.dropna() == exit, paper(pair, f"2B-{run.method.prompt}", exit))
+        return runs.share(run, run.samples.exit.dropna() == exit, paper(pair, f"2B-{run.setup.prompt}", exit))
 
     def score(which: int, pair: Pair) -> Estimate | None:
-        return runs.score(pair[which], paper(pair, f"2B-{pair[which].method.prompt}", "MAI"))
+        return runs.score(pair[which], paper(pair, f"2B-{pair[which].setup.prompt}", "MAI"))
 
     def compared(pair: Pair) -> Comparison | None:
         return runs.compare(pair[1], pair[0])

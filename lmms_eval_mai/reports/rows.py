@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.reports.scoring import score_of
 
 Line = dict[str, Any]
@@ -29,22 +29,17 @@ SAMPLES: dict[str, tuple[type, str]] = {
     "exit": (object, "None without a trace"),
     "readable": (object, "Whether the scorer can read the final answer; None if it is not known"),
     "parsed": (object, "The final answer as the scorer reads it; None if it cannot"),
-    "small_answer": (object, "The parsed answers of the first verification: the small model's short answer,"),
-    "large_answer": (object, "the large model's,"),
-    "agree": (object, "and whether they agree; None without a verification of both"),
-    "thought_answer": (
-        object,
-        "The small model's answer after its thinking: that of the second verification, or of Full RT",
-    ),
-    "answer_logprob": (float, "Of the large model's short answer; nan if the engine does not report it"),
-    "agree_think": (object, "Whether the thought answer agrees with the large model's short answer; None without one"),
+    "chose_threshold": (bool, "Whether an image of the document was used to choose the threshold"),
 }
 """Columns of a table of samples: type and meaning. Its index is the document. A number that may be unknown is a float,
 so that nan can stand for it."""
 CALLS: dict[str, tuple[type, str]] = {
     "doc_id": (int, "The document"),
     "side": (object, "small or large"),
-    "stage": (object, "The stage of the cascade (contract.Stage)"),
+    "prompt": (object, "What the call asks (contract.CallPrompt)"),
+    "of": (object, "The call whose thinking it reads, such as small.think; None if there is none"),
+    "parsed": (object, "Its answer as the scorer reads it; None if it cannot"),
+    "answer_logprob": (float, "Log-probability of the answer; nan if the engine does not report it"),
     "prompt_tokens": (int, "With image tokens and cached tokens"),
     "cached_tokens": (int, "From the engine's prefix cache"),
     "image_tokens": (float, "nan if they are not known"),
@@ -69,8 +64,13 @@ class Record:
     """The prompt of the task, as lmms-eval logs it: question, options and instruction."""
     answer: str
     """The scored text."""
-    calls: Sequence[Line]
-    """The calls of the trace (docs/output.md)."""
+    trace: Line
+    """The trace (docs/output.md). Empty: there is none."""
+
+    @property
+    def calls(self) -> Sequence[Line]:
+        """The calls of the trace."""
+        return self.trace.get("calls") or ()
 
 
 def samples_table(rows: Sequence[Line]) -> pd.DataFrame:
@@ -82,11 +82,11 @@ def samples_table(rows: Sequence[Line]) -> pd.DataFrame:
 
 def calls_table(calls: Sequence[Line]) -> pd.DataFrame:
     """Return calls of traces as a table. They have `doc_id` and `CALL_FIELDS`, which may lack what is not known."""
-    given = pd.DataFrame(calls, columns=["doc_id", *CALL_FIELDS])
+    given = pd.DataFrame(calls, columns=["doc_id", *CALL_FIELDS], dtype=object)  # else None becomes nan in texts
     shared = given.shared.eq(True)
-    times = given.total_s.where(~shared)
-    table = given.assign(seconds=times, cut_off=given.finish_reason == "length", shared=shared)
-    return table.fillna({"cached_tokens": 0})[[*CALLS]].astype({name: kind for name, (kind, _) in CALLS.items()})
+    times, cached = given.total_s.where(~shared), given.cached_tokens.astype(float).fillna(0)
+    table = given.assign(seconds=times, cached_tokens=cached, cut_off=given.finish_reason == "length", shared=shared)
+    return table[[*CALLS]].astype({name: kind for name, (kind, _) in CALLS.items()})
 
 
 def record_of(benchmark: str, line: Line) -> Record:
@@ -94,7 +94,7 @@ def record_of(benchmark: str, line: Line) -> Record:
     counts = line.get("token_counts") or [None]
     trace: Line = counts[0] if isinstance(counts, list) and counts[0] else {}
     question, answer = str(line.get("input") or ""), str(line.get("filtered_resps") or "")
-    return Record(_row(line, trace), question, answer, trace.get("calls") or ())
+    return Record(_row(line, trace), question, answer, trace)
 
 
 def _row(line: Line, trace: Line) -> Line:
@@ -102,11 +102,6 @@ def _row(line: Line, trace: Line) -> Line:
     labels = line.get("pope_f1_score")
     rotation = line.get("gpt_eval_score")
     index = int(rotation["index"]) if isinstance(rotation, dict) and "index" in rotation else None
-    calls = {(call["side"], call["stage"]): call for call in trace.get("calls") or ()}
-    compared = list(trace.get("answers") or ())
-    if ("small", "short") not in calls:  # verify=confidence has only the second verification
-        compared.insert(0, {})
-    first, second = [*compared, {}, {}][:2]
     return {
         "doc_id": int(line["doc_id"]),
         "target": str(line["target"]),
@@ -121,12 +116,7 @@ def _row(line: Line, trace: Line) -> Line:
         "exit": trace.get("exit"),
         "readable": trace.get("readable"),
         "parsed": trace.get("parsed"),
-        "small_answer": first.get("small"),
-        "large_answer": trace.get("parsed") if trace.get("exit") == "confident" else (first or second).get("large"),
-        "agree": first.get("agree"),
-        "thought_answer": second["small"] if second else trace.get("thought"),
-        "answer_logprob": _number(calls.get(("large", "short"), {}).get("answer_logprob")),
-        "agree_think": second.get("agree"),
+        "chose_threshold": bool(trace.get("chose_threshold")),
     }
 
 

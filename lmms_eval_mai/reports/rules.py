@@ -1,28 +1,21 @@
-"""What a cascade would have done with another first check or with other rules of agreement, without a new run.
-
-`known_answers` puts together what one cascade and Full RT of the same documents have: all calls that any rule needs.
-Those of Full RT are the same as in a cascade only if they do not depend on the run: greedy decoding, and an engine
-whose answers do not depend on the batch. A rule that needs no other calls than those of the cascade needs no Full RT.
-"""
+"""What other methods, other thresholds and other rules of agreement would have done, without a new run."""
 
 import functools
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
-from lmms_eval_mai.contract import Side
-from lmms_eval_mai.paper.agreement import AgreementRules
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
-from lmms_eval_mai.paper.confidence import Choices, Verify
-from lmms_eval_mai.paper.sample import Exit, exits_of
+from lmms_eval_mai.method.agreement import AgreementRules
+from lmms_eval_mai.method.benchmarks import BENCHMARKS
+from lmms_eval_mai.method.methods import MAI, MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, OWN_THINKING, Method
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
+from lmms_eval_mai.reports.replay import derived, replay
 from lmms_eval_mai.reports.report import Estimate, Of, Table, table
 from lmms_eval_mai.reports.runs import Runs, of_run
+from lmms_eval_mai.reports.setups import KINDS
 from lmms_eval_mai.reports.summary import RIGHT
 
 THRESHOLDS = (1.0, 0.999, 0.99, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.5, 0.4, 0.3)
@@ -35,237 +28,194 @@ AGREEMENT: dict[str, tuple[AgreementRules, ...]] = {
     "chartqa": (AgreementRules(chartqa_match="exact"), AgreementRules(chartqa_match="relaxed")),
 }
 """Benchmark -> the rules of agreement to try."""
-STAGES: dict[str, tuple[Side, tuple[str, ...]]] = {
-    "large_short": ("large", ("short",)),
-    "small_short": ("small", ("short",)),
-    "thinking": ("small", ("think", "stage2")),
-    "transfer": ("large", ("score", "transfer")),
-    "large_thinking": ("large", ("think", "stage2")),
-}
-"""Column with output tokens -> the model and the stages of its calls."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The two checks: the rule of the first one with its threshold, and the rules of agreement of both."""
+    """A method with a threshold and rules of agreement."""
 
-    choices: Choices
+    method: Method
     threshold: float | None
-    """None: verify=agreement."""
+    """None: the method needs none."""
     agreement: AgreementRules
-
-    @property
-    def exits(self) -> tuple[Exit, ...]:
-        """The exits of a cascade with this rule."""
-        return exits_of("cascade", self.choices)
 
     def name(self, benchmark: str) -> str:
         """Return the arguments that set the rule."""
+        given = [f"method={self.method.name}"]
         if self.threshold is not None:
-            return f"{self.choices},min_confidence={self.threshold:.10g}"
-        if self.choices.later:
-            return str(self.choices)
-        if benchmark == "chartqa":
-            return f"chartqa_match={self.agreement.chartqa_match}"
-        if benchmark not in AGREEMENT:
-            return "verify=agreement"
-        match = "infovqa_match=anls," if self.agreement.infovqa_match == "anls" else ""
-        return f"{match}anls_threshold={self.agreement.anls_threshold:g}"
+            given.append(f"min_confidence={self.threshold:.10g}")
+        elif benchmark == "chartqa":
+            given.append(f"chartqa_match={self.agreement.chartqa_match}")
+        elif benchmark in AGREEMENT:
+            given += ["infovqa_match=anls"] * (self.agreement.infovqa_match == "anls")
+            given.append(f"anls_threshold={self.agreement.anls_threshold:g}")
+        return ",".join(given)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a cascade with a rule would have done."""
+    """What a rule would have done on the documents of a run."""
 
     run: Run
     rule: Rule
     documents: pd.DataFrame
-    """`decide`: `exit`, `score` and `tokens` of each document."""
-    full_rt: pd.Series
-    """The score of Full RT of each document; nan if there is none."""
+    """The result of `replay`."""
+    full_rt: pd.Series | None
+    """The score of Full RT of each document. None: not known."""
     is_run: bool
     """Whether a run has this rule."""
 
 
 def rules_table(runs: Runs) -> Iterator[Table]:
-    """Yield score and cost of the cascade with other first checks and with other rules of agreement."""
-    cascades = [run for run in runs.first_checks() if has_rules(run)]
-    known = [found for run in cascades if len(found := outcomes(runs, run)) > 1]
+    """Yield score and cost of other methods, thresholds and rules of agreement."""
+    bases = [run for run in runs.bases() if has_rules(run)]
+    known = [found for run in bases if len(found := outcomes(runs, run)) > 1]
+    exits = dict.fromkeys(exit for found in known for row in found for exit in row.rule.method.exits[1:])
 
     def share(exit: str, row: Outcome) -> float | None:
         """Return the share of the documents that finish at an exit, in percent. None: the rule has another one."""
-        return 100 * float((row.documents.exit == exit).mean()) if exit in row.rule.exits else None
+        return 100 * float((row.documents.exit == exit).mean()) if exit in row.rule.method.exits else None
 
     columns: list[Of[Outcome]] = [
         *of_run(runs, lambda row: row.run),
         Of("rule", "text", 0, lambda row: row.rule.name(row.run.benchmark)),
-        Of("first\ncheck", "number", 1, lambda row: share(row.rule.exits[0], row)),
-        *(Of(exit.replace("_", "_\n"), "number", 1, functools.partial(share, exit)) for exit in LATER),
+        Of("first\ncheck", "number", 1, lambda row: share(row.rule.method.exits[0], row)),
+        *(Of(exit.replace("_", "_\n"), "number", 1, functools.partial(share, exit)) for exit in exits),
         Of("score", "percent", 2, lambda row: runs.share(row.run, row.documents.score)),
         Of("against\nFull RT", "percent", 2, lambda row: _against(runs, row)),
-        Of("output\ntokens", "number", 1, lambda row: float(row.documents.tokens.mean())),
+        Of("output\ntokens", "number", 1, lambda row: float(tokens(row.documents).mean())),
         Of("run", "text", 0, lambda row: "yes" if row.is_run else None),
     ]
     notes = [
-        "Not in the paper: verify=confidence and verify=both, whose first check asks for the probability that the "
-        "large model gave to its short answer; second_check=off; thinker=large. A threshold that was chosen with these "
-        "documents looks better than it is: lmms-eval-mai calibrate chooses it with a bound.",
-        "Exits in percent; scores are means over documents; output tokens of both models for one document. A rule "
-        "that needs more calls than the run has made takes them from Full RT or, with thinker=large, from large R on "
-        "the same documents, and is left out without it. They are the same only with greedy decoding and if answers do "
-        "not depend on the batch (vLLM's may differ by a token in bfloat16).",
+        "Not in the paper: methods that ask how probable the large model's answer is. A threshold that was chosen with "
+        "these documents looks better than it is: lmms-eval-mai calibrate chooses it with a bound.",
+        "Exits in percent; scores are means over documents; output tokens of both models for one document. Calls are "
+        "taken from all runs on the same documents with the same models; a rule whose calls are in no run is left "
+        "out. This equals a real run if decoding is greedy and answers do not change with the batch (in bfloat16 "
+        "vLLM's may, by a token).",
         *(
-            f"{benchmark_name(run.benchmark)}, {runs.name(run.method)}: the AUROC of the probability is {area:.1f}%."
-            for run in cascades
+            f"{benchmark_name(run.benchmark)}, {runs.name(run.setup)}: the AUROC of the probability is {area:.1f}%."
+            for run in bases
             if (area := auroc(runs, run)) is not None
         ),
     ]
-    title = "The cascade with other first checks and other rules of agreement, recomputed from the traces"
+    title = "Other methods, thresholds and rules of agreement, recomputed from the traces"
     return table("rules", title, columns, [outcome for found in known for outcome in found], notes)
+
+
+def tokens(documents: pd.DataFrame) -> pd.Series:
+    """Return the output tokens of both models for each document of a replay."""
+    return documents.small_tokens + documents.large_tokens
 
 
 def auroc(runs: Runs, run: Run) -> float | None:
     """Return how often a right short answer of the large model has a higher probability than a wrong one, in percent;
     50 is chance. None: not known, or all are right, or all wrong."""
-    scores = runs.large_short_scores(run)
-    known = run.samples.answer_logprob.notna() & scores.notna()
-    right = scores[known] >= RIGHT
+    answers = runs.known(run).get("large.simple")
+    if answers is None:
+        return None
+    known = answers.answer_logprob.notna() & answers.score.notna()
+    right = answers.score[known] >= RIGHT
     if right.nunique() < 2:
         return None
     from sklearn.metrics import roc_auc_score  # takes a second
 
-    return 100 * float(roc_auc_score(right, run.samples.answer_logprob[known]))
-
-
-LATER: tuple[Exit, ...] = ("agree_think", "transfer", "large_think")
-"""The exits after the first check."""
+    return 100 * float(roc_auc_score(right, answers.answer_logprob[known]))
 
 
 def has_rules(run: Run) -> bool:
     """Return whether a run has the rules of agreement of its benchmark: lmms-eval's own tasks have general ones."""
-    return run.benchmark in BENCHMARKS and run.method.variant is not None
+    return run.benchmark in BENCHMARKS and run.setup.variant is not None
 
 
 def outcomes(runs: Runs, run: Run) -> list[Outcome]:
     """Return what each rule would have done whose calls are known."""
-    known = known_answers(runs, run)
-    others = [*runs.of("cascade", run.benchmark), *runs.of("own", run.benchmark)]
-    same = [one for one in others if one.method.has_calls_of(run.method)]
-    made = {Rule(one.method.choices, one.method.min_confidence, one.rules) for one in same}
-    agreements = dict.fromkeys([*AGREEMENT.get(run.benchmark, ()), run.rules])
-    rules = [Rule(Choices(), None, one) for one in agreements]
-    if known.answer_logprob.notna().any():
-        thresholds = {
-            *THRESHOLDS,
-            *(one.threshold for one in made if one.threshold is not None and 0 < one.threshold <= 1),
-        }
-        verifies: tuple[Verify, ...] = ("confidence", "both")
-        each = sorted(thresholds, reverse=True)
-        rules += [Rule(Choices(verify), value, run.rules) for verify in verifies for value in each]
-    papers = [rule for rule in rules if rule.agreement == run.rules and rule.choices.verify != "both"]
-    rules += [replace(rule, choices=replace(rule.choices, second_check="off")) for rule in papers]
-    rules += [replace(rule, choices=replace(rule.choices, thinker="large")) for rule in papers]
-    decided = ((rule, decide(known, rule, run.benchmark)) for rule in rules)
-    return [
-        Outcome(run, rule, documents, known.full_rt_score, rule in made)
-        for rule, documents in decided
-        if documents is not None
-    ]
+    same = [one for kind in ("cascade", "own") for one in runs.of(kind, run.benchmark) if is_of_base(run, one)]
+    made = {Rule(one.setup.method, one.setup.min_confidence, one.rules) for one in same if not one.derived}
+    own = {rule.method for rule in made}
+    rules = [Rule(MAI, None, one) for one in dict.fromkeys([*AGREEMENT.get(run.benchmark, ()), run.rules])]
+    thresholds = {rule.threshold for rule in made if rule.threshold is not None and 0 < rule.threshold <= 1}
+    for method in dict.fromkeys((MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, OWN_THINKING, *sorted(own, key=str))):
+        if method != MAI:
+            each = sorted({*THRESHOLDS, *thresholds}, reverse=True) if method.needs_threshold else [None]
+            rules += [Rule(method, value, run.rules) for value in each]
+    full_rt = replay_of(runs, run, run.setup.full_rt().method)
+    decided = ((rule, replay_of(runs, run, rule.method, rule.threshold, rule.agreement)) for rule in rules)
+    scores = None if full_rt is None else full_rt.score
+    return [Outcome(run, rule, found, scores, _is_made(rule, made)) for rule, found in decided if found is not None]
 
 
-def known_answers(runs: Runs, run: Run) -> pd.DataFrame:
-    """Return what is known of each document of a cascade, or of the large model's short answers, from this run, from
-    Full RT with the same thinking, and from the large model's own thinking.
-
-    Columns: `answer_logprob` of the large model's short answer; the parsed answers `small`, `large`, `thought`,
-    `transferred`, `full_rt` and `large_r`; the scores `large_score`, `transfer_score`, `full_rt_score` and
-    `large_r_score`; output tokens by `STAGES`. What no run has is missing.
-    """
-    samples, alone = run.samples, run.method.mode == "alone"
-    moved = samples.exit == "transfer"
-    found = pd.DataFrame(
-        {
-            "answer_logprob": samples.answer_logprob,
-            "small": samples.small_answer,
-            "large": samples.parsed if alone else samples.large_answer,
-            "thought": samples.thought_answer,
-            "large_score": samples.score if alone else runs.large_short_scores(run),
-            "transferred": samples.parsed.where(moved),
-            "transfer_score": samples.score.where(moved),
-            **{name: _tokens(run, *stages) for name, stages in STAGES.items()},
-        },
-        index=samples.index,
+def _is_made(rule: Rule, made: Collection[Rule]) -> bool:
+    """Return whether a run has a rule. Rules of agreement count only where a method compares answers."""
+    compares = any(stop.agree for stop in rule.method.stops)
+    return any(
+        (one.method, one.threshold) == (rule.method, rule.threshold)
+        and (one.agreement == rule.agreement or not compares)
+        for one in made
     )
-    for name, other in (("large_r", runs.large_r(run)), ("full_rt", runs.full_rt(run))):
-        # Thinking in one stage does not tell what a second stage would answer, nor the other way round.
-        if other is None or other.method.two_stage != run.method.two_stage:
-            found[name], found[f"{name}_score"] = None, np.nan
-            continue
-        theirs = other.samples.reindex(samples.index)
-        same = theirs.target == samples.target
-        found[name], found[f"{name}_score"] = theirs.parsed.where(same), theirs.score.where(same)
-        if name == "large_r":
-            found["large_thinking"] = _tokens(other, *STAGES["large_thinking"])
-            continue
-        new = same & found.thinking.isna()
-        found["thought"] = found.thought.where(~new, theirs.thought_answer)
-        for missing, stage in ((new, "thinking"), (same & ~moved, "transfer")):
-            found[stage] = found[stage].where(~missing, _tokens(other, *STAGES[stage]))
-        found["transferred"] = found.transferred.where(moved, found.full_rt)
-        found["transfer_score"] = found.transfer_score.where(moved, found.full_rt_score)
-    return found
 
 
-def decide(known: pd.DataFrame, rule: Rule, benchmark: str) -> pd.DataFrame | None:
-    """Return `exit`, `answer`, `score` and `tokens` of each document with a rule. None: a call that it needs is
-    missing."""
-    choices = rule.choices
-    if choices.verify != "confidence" and known.small_short.isna().any():
-        return None
-    first = pd.Series(True, index=known.index)
-    if rule.threshold is not None:
-        first &= known.answer_logprob.ge(math.log(rule.threshold)) & known.large.notna()
-    if choices.verify != "confidence":
-        first &= agree(benchmark, known.small, known.large, rule.agreement)
-    second = pd.Series(False, index=known.index)
-    if "agree_think" in rule.exits:
-        second = ~first & agree(benchmark, known.thought, known.large, rule.agreement)
-    last = ~first & ~second
-    if choices.thinker == "large":
-        later, answer, score = known.large_thinking.where(last, 0), known.large_r, known.large_r_score
-    else:
-        later = known.thinking.where(~first, 0) + known.transfer.where(last, 0)
-        answer, score = known.transferred, known.transfer_score
-        if choices.second_check == "off":
-            answer, score = known.full_rt, known.full_rt_score
-    tokens = known.large_short + later
-    if choices.verify != "confidence":
-        tokens += known.small_short
-    scores, answers = known.large_score.where(~last, score), known.large.where(~last, answer)
-    if scores.isna().any() or tokens.isna().any():
-        return None
-    exit = np.select([first, second], [rule.exits[0], "agree_think"], rule.exits[-1])
-    return pd.DataFrame({"exit": exit, "answer": answers, "score": scores, "tokens": tokens}, index=known.index)
+def is_of_base(base: Run, run: Run) -> bool:
+    """Return whether a run has the models, the prompts and the decoding of a base (`Runs.bases`)."""
+    setup, other = base.setup, run.setup
+    same = (setup.model, setup.variant, setup.two_stage, setup.decoding) == (
+        (other.model, other.variant, other.two_stage, other.decoding)
+    )
+    return same and (not other.small or (other.small, other.transfer) == (setup.small, setup.transfer))
+
+
+def replay_of(
+    runs: Runs, run: Run, method: Method, threshold: float | None = None, rules: AgreementRules | None = None
+) -> pd.DataFrame | None:
+    """Return what a method would have done on the documents of a run. None: a call is not known."""
+    known = runs.known(run)
+    setup = run.setup.of_replays
+    return replay(method, known, setup, run.benchmark, rules or run.rules, threshold) if known else None
+
+
+def is_of_large(run: Run) -> bool:
+    """Return whether a run was made by `mai_cascade`, and asked the large model."""
+    return run.ours and not run.derived and bool((run.calls.side == "large").any())
+
+
+def add_replays(runs: Runs, methods: Collection[Method], threshold: float | None) -> Iterator[str]:
+    """Add the result of each method to the runs, for each pair on each benchmark. Yields a sentence for each method
+    that cannot be replayed."""
+    for method in methods:
+        bases = [run for benchmark in runs.benchmarks() for run in _any_bases(runs, benchmark)]
+        added = 0
+        for run in bases:
+            made = replay_of(runs, run, method, threshold)
+            if made is not None:
+                setup = run.setup.of_replays.with_method(method, threshold)
+                runs.add(derived(run, method, setup, made, runs.known(run)))
+                added += 1
+        if not added:
+            asked = ", ".join(ask.name for ask in method.asks)
+            yield (
+                f"method={method.name} cannot be replayed: its calls ({asked}) are not all in these runs of one pair, "
+                "on the same documents, with the same decoding."
+            )
+
+
+def _any_bases(runs: Runs, benchmark: str) -> list[Run]:
+    """Return a run of each pair with each thinking: a cascade, or else Full RT, which names both models, or else one of
+    the large model."""
+    found: dict[tuple[str, str, object, bool, object], Run] = {}
+    for kind in reversed(KINDS):
+        for run in runs.of(kind, benchmark):
+            if is_of_large(run) and run.samples.exit.notna().all():
+                setup = run.setup.of_replays
+                of_pair = (one.setup.small for one in found.values() if one.setup.model == setup.model)
+                small = setup.small or next(of_pair, "")
+                found.setdefault((small, setup.model, setup.variant, setup.two_stage, setup.decoding), run)
+    return list(found.values())
 
 
 def _against(runs: Runs, row: Outcome) -> Estimate | None:
     """Return the mean score minus that of Full RT on the same documents, in points."""
-    if row.full_rt.isna().any():
+    if row.full_rt is None:
         return None
     scores = metrics.plain(row.documents.score), metrics.plain(row.full_rt)
     found = metrics.compare(*scores, "", runs.clusters(row.run), is_tested=False)
     return None if found is None else found.difference
-
-
-def agree(benchmark: str, small: pd.Series, large: pd.Series, rules: AgreementRules) -> pd.Series:
-    """Return whether both answers parse and agree."""
-    same, pairs = BENCHMARKS.get(benchmark, GENERIC).agree, zip(small, large, strict=True)
-    found = [isinstance(a, str) and isinstance(b, str) and same(a, b, rules) for a, b in pairs]
-    return pd.Series(found, index=small.index, dtype=bool)
-
-
-def _tokens(run: Run, side: Side, stages: Sequence[str]) -> pd.Series:
-    """Return the output tokens of each document in these stages. Documents without such a call are left out."""
-    calls = run.calls
-    calls = calls[(calls.side == side) & calls.stage.isin(stages)]
-    return calls.groupby("doc_id").output_tokens.sum()

@@ -1,23 +1,21 @@
-"""All runs of a report by benchmark and method: finding them, their names, scores, costs and comparisons."""
+"""All runs of a report by benchmark and setup: finding them, their names, scores, costs and comparisons."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import PurePath
 
 import numpy as np
 import pandas as pd
 
 from lmms_eval_mai.contract import SIDES, Side
-from lmms_eval_mai.paper.confidence import Choices
-from lmms_eval_mai.paper.prompts import Variant
+from lmms_eval_mai.method.methods import MAI, Ask, Method, Stop
 from lmms_eval_mai.reports import metrics, paper_numbers
 from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.methods import MODES, NAMES, Method
 from lmms_eval_mai.reports.metrics import Clusters, Comparison
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
+from lmms_eval_mai.reports.replay import Known, calls_of_run, derived, known_calls, replay
 from lmms_eval_mai.reports.report import Estimate, Of, Row
-from lmms_eval_mai.reports.scoring import score_of
+from lmms_eval_mai.reports.setups import KINDS, NAMES, Kind, Setup
 
 OF_F1 = "On POPE, the difference and p are those of F1."
 """The note of a table with comparisons of scores."""
@@ -29,34 +27,41 @@ def of_run(runs: "Runs", run: Callable[[Row], Run], name: str = "method") -> lis
     """Return the first columns of a table. `run`: returns the run of a row."""
     return [
         Of("benchmark", "text", 0, lambda row: benchmark_name(run(row).benchmark)),
-        Of(name, "text", 0, lambda row: runs.name(run(row).method)),
+        Of(name, "text", 0, lambda row: runs.name(run(row).setup)),
     ]
 
 
 class Runs:
-    """The run of each benchmark and method, and sentences about the others."""
+    """The run of each benchmark and setup, and sentences about the others."""
 
     def __init__(self, found: Sequence[Run]) -> None:
         self.gaps: list[str] = []
-        self.runs: dict[tuple[str, Method], Run] = {}
+        self.runs: dict[tuple[str, Setup], Run] = {}
         in_order = sorted(found, key=lambda run: (run.documents, run.file.name), reverse=True)
-        for run in in_order:  # of several runs of one method, that with the most documents is used, else the newest
-            used = self.runs.setdefault((run.benchmark, run.method), run)
+        for run in in_order:  # of several runs of one setup, that with the most documents is used, else the newest
+            used = self.runs.setdefault((run.benchmark, run.setup), run)
             if used is not run:
-                self.gaps.append(f"{run.file}: {run.task} is not used: {used.file} is a run of the same method.")
+                self.gaps.append(
+                    f"{run.file}: {run.task} is not used: {used.file} is a run of the same method, models and options."
+                )
         self.unused = [run for run in found if run not in self.runs.values()]
         for run in in_order:
-            for derived in short_answers(run) if run not in self.unused else ():
-                self.runs.setdefault((run.benchmark, derived.method), derived)
+            for one in short_answers(run) if run not in self.unused else ():
+                self.runs.setdefault((run.benchmark, one.setup), one)
         self._clusters = {name: _clusters(self.of_benchmark(name)) for name in self.benchmarks()}
+        self.known = functools.cache(self._known)
         self._scores = functools.cache(self._score)
         self._comparisons = functools.cache(self._compare)
 
     # --- finding runs ---
 
-    def get(self, benchmark: str, method: Method) -> Run | None:
-        """Return the run of a method, or None."""
-        return self.runs.get((benchmark, method))
+    def get(self, benchmark: str, setup: Setup) -> Run | None:
+        """Return the run of a setup, or None."""
+        return self.runs.get((benchmark, setup))
+
+    def add(self, run: Run) -> None:
+        """Add the result of a replay, unless there is a run of the same setup."""
+        self.runs.setdefault((run.benchmark, run.setup), run)
 
     def benchmarks(self) -> list[str]:
         """Return the benchmarks of the runs, the paper's first and in its order."""
@@ -64,37 +69,28 @@ class Runs:
         found = dict.fromkeys(benchmark for benchmark, _ in self.runs)
         return sorted(found, key=lambda name: (known.index(name) if name in known else len(known), name))
 
-    def of(self, mode: str, benchmark: str | None = None) -> Iterator[Run]:
-        """Yield the runs of a mode, sorted by benchmark and method."""
+    def of(self, kind: Kind, benchmark: str | None = None) -> Iterator[Run]:
+        """Yield the runs of a kind of method, sorted by benchmark, model and setup."""
         for name in self.benchmarks() if benchmark is None else [benchmark]:
-            found = [(method, run) for (of, method), run in self.runs.items() if of == name and method.mode == mode]
-            for _, run in sorted(found, key=lambda one: (order(one[0].model), one[0].model, str(one[0]))):
+            found = [(setup, run) for (of, setup), run in self.runs.items() if of == name and setup.kind == kind]
+            for _, run in sorted(found, key=lambda one: (order(one[0].model), one[0].model, self.name(one[0]))):
                 yield run
 
     def of_benchmark(self, benchmark: str) -> list[Run]:
         """Return all runs on a benchmark: single models, Full RT, then the cascades."""
-        return [run for mode in MODES for run in self.of(mode, benchmark)]
+        return [run for kind in KINDS for run in self.of(kind, benchmark)]
 
     def short(self, run: Run, side: Side) -> Run | None:
         """Return the run of one model of a pair with S, or with the own prompt of another task."""
-        return self.get(run.benchmark, run.method.short(side))
+        return self.get(run.benchmark, run.setup.short(side))
 
     def full_rt(self, run: Run) -> Run | None:
         """Return Full RT of the pair of a cascade with the same thinking; of the large model's short answers, that with
         this model."""
-        if run.method.mode == "alone":
-            others = self.of("transfer", run.benchmark)
-            return next((other for other in others if other.method.model == run.method.model), None)
-        return self.get(run.benchmark, run.method.full_rt())
-
-    def large_r(self, run: Run) -> Run | None:
-        """Return the large model of a cascade with the prompt of the thinking, in one stage or else in two; of the
-        large model's short answers, that with R or else E."""
-        variants: tuple[Variant | None, ...] = (run.method.variant,)
-        if run.method.mode == "alone":
-            variants = ("R", "E")
-        methods = (run.method.alone("large", variant, two) for variant in variants for two in (False, True))
-        return next((found for method in methods if (found := self.get(run.benchmark, method))), None)
+        if run.setup.kind == "alone":
+            others = self.of("full_rt", run.benchmark)
+            return next((other for other in others if other.setup.model == run.setup.model), None)
+        return self.get(run.benchmark, run.setup.full_rt())
 
     def traced(self, is_scored: bool = True) -> Iterator[Run]:
         """Yield the cascades whose documents have a trace, and a score if `is_scored`."""
@@ -103,14 +99,24 @@ class Runs:
             if len(samples) and samples.exit.notna().all() and (samples.score.notna().all() or not is_scored):
                 yield run
 
-    def first_checks(self, is_scored: bool = True) -> Iterator[Run]:
-        """Yield the cascades that tell what other first checks would do. Where one has the paper's rule, it has all
-        calls of those with another one."""
-        for run in self.traced(is_scored):
-            same = (one.method for one in self.of("cascade", run.benchmark) if one.method.has_calls_of(run.method))
-            choices, has_papers = run.method.choices, any(one.choices == Choices() for one in same)
-            if choices.second_check == "on" and (choices.verify == "agreement" or not has_papers):
+    def bases(self, is_scored: bool = True) -> Iterator[Run]:
+        """Yield a run for each pair, prompt and options: with its calls and those of other runs on its documents, the
+        result of other methods is known. MAI comes first, which has the short answers of both models."""
+        done = set()
+        for run in sorted(self.traced(is_scored), key=lambda run: run.setup.method != MAI):
+            setup = run.setup
+            key = (run.benchmark, setup.full_rt(), setup.two_stage, run.rules)
+            if key not in done:
+                done.add(key)
                 yield run
+
+    def _known(self, run: Run) -> Known:
+        """Return all calls on the documents of a run with its models."""
+        small = run.setup.small
+        if not small and (full_rt := self.full_rt(run)) is not None:
+            small = full_rt.setup.small
+        others = (one for one in self.of_benchmark(run.benchmark) if one is not run and one.ours and not one.derived)
+        return known_calls(run, others, small, run.setup.model)
 
     # --- names ---
 
@@ -120,40 +126,44 @@ class Runs:
         if known is not None:
             return known[1]
         name = PurePath(model.rstrip("/")).name.removesuffix(".jsonl") or model
-        others = {one for _, method in self.runs for one in (method.model, method.small) if one and one != model}
+        others = {one for _, setup in self.runs for one in (setup.model, setup.small) if one and one != model}
         same = any(PurePath(one).name.removesuffix(".jsonl") == name for one in others)
         return "/".join([*PurePath(model).parts[-2:-1], name]) if same or name in SIDES else name
 
-    def name(self, method: Method) -> str:
-        """Return the paper's name of a method, such as 8B-R(S2), Full RT 8B + 2B-R or MAI 8B + 2B-R. On another
-        lmms-eval task: 8B, own prompt or MAI 8B + 2B, own prompt."""
-        mode = "" if method.mode == "alone" else f"{NAMES[method.mode]} "
-        small = f" + {self.label(method.small)}" if method.mode in ("transfer", "cascade") else ""
-        options = f" ({', '.join(method.options)})" if method.options else ""
-        return f"{mode}{self.label(method.model)}{small}{'-' if method.variant else ', '}{method.prompt}{options}"
+    def name(self, setup: Setup, options: Collection[str] | None = None) -> str:
+        """Return the paper's name of a setup, such as 8B-R(S2), Full RT 8B + 2B-R or MAI 8B + 2B-R. On another
+        lmms-eval task: 8B, own prompt or MAI 8B + 2B, own prompt. `options`: those to show; None: all."""
+        method = "" if setup.kind == "alone" else f"{NAMES.get(setup.method, setup.method.name)} "
+        small = f" + {self.label(setup.small)}" if setup.small else ""
+        given = [one for one in setup.options if options is None or one in options]
+        shown = f" ({', '.join(given)})" if given else ""
+        has_prompt = setup.kind == "alone" or setup.method.thinking
+        prompt = f"{'-' if setup.variant else ', '}{setup.prompt}" if has_prompt else ""
+        return f"{method}{self.label(setup.model)}{small}{prompt}{shown}"
 
     def short_names(self) -> tuple[dict[str, str], tuple[str, ...]]:
         """Return a short name of each method by its name, and the lines that define the short names: options have a
         letter, and models without a name of the paper are small and large if all cascades have the same two."""
-        methods = list(dict.fromkeys(method for _, method in self.runs))
-        models = dict.fromkeys(model for method in methods for model in (method.model, method.small) if model)
-        pairs = {(method.small, method.model) for method in methods if method.small}
+        setups = list(dict.fromkeys(setup for _, setup in self.runs))
+        models = dict.fromkeys(model for setup in setups for model in (setup.model, setup.small) if model)
+        pairs = {(setup.small, setup.model) for setup in setups if setup.small}
         shown = {model: self.label(model) for model in models}
         if len(pairs) == 1 and not any(map(paper_numbers.family, *pairs)):
             shown |= dict(zip(*pairs, SIDES, strict=True))
+        common = set.intersection(*(set(setup.options) for setup in setups)) if len(setups) > 1 else set()
         letters: dict[tuple[str, ...], str] = {}
         names = {}
-        for method in methods:
-            short = self.name(replace(method, options=()))
-            for model in (method.model, method.small):
+        for setup in setups:
+            short = self.name(setup, ())
+            for model in (setup.model, setup.small):
                 short = short.replace(self.label(model), shown.get(model, ""), 1) if model else short
-            short = short.replace(" large + small-R", "").replace(" large-R", "")
-            if options := (*method.options, *["thinker=large"] * (method.mode == "own")):
-                letter = letters.setdefault(options, chr(ord("a") + len(letters) % 26))
-                short += f" [{letter}]"
-            names[self.name(method)] = short
+            short = short.replace(" large + small-R", "").replace(" large-R", "").removesuffix(" large + small")
+            if options := tuple(one for one in setup.options if one not in common):
+                short += f" [{letters.setdefault(options, letter(len(letters)))}]"
+            names[self.name(setup)] = short
         legend = [f"{label} = {model}" for model, label in shown.items() if label != model]
-        return names, (*legend, *(f"[{letter}] = {', '.join(options)}" for options, letter in letters.items()))
+        legend += [f"{', '.join(sorted(common))}: of all methods"] if common else []
+        return names, (*legend, *(f"[{one}] = {', '.join(options)}" for options, one in letters.items()))
 
     # --- scores, costs and comparisons ---
 
@@ -199,13 +209,13 @@ class Runs:
         return a[same], b[same]
 
     def large_short_scores(self, run: Run) -> pd.Series:
-        """Return the scores of the large model's short answers inside a cascade, in the order of its samples.
-
-        On a benchmark whose scorer is not known, they are those of the large model's own run; nan where there is
-        none."""
-        found = short_scores(run, "large")
+        """Return the scores of the large model's short answers on the documents of a run, in the order of its samples;
+        nan where they are not known."""
+        name = "large.simple" if run.setup.variant else "large.task"
+        found = self.known(run).get(name)
         other = self.short(run, "large")
-        return found if other is None else found.fillna(other.samples.score)
+        scores = pd.Series(np.nan, index=run.samples.index) if found is None else found.score
+        return scores if other is None else scores.fillna(self.common(run, other)[1].score)
 
     def _compare(self, first: Run, second: Run) -> Comparison | None:
         a, b = self.common(first, second)
@@ -243,34 +253,18 @@ def _clusters(runs: Sequence[Run]) -> Clusters | None:
 
 
 def short_answers(run: Run) -> Iterator[Run]:
-    """Yield the runs that are inside a cascade: both models with the Simple prompt. Their answers are scored here."""
-    samples = run.samples
-    if run.method.mode != "cascade" or samples.agree.isna().any():
+    """Yield the runs that are inside another one: each model with the Simple prompt. Their answers are scored here."""
+    if run.setup.kind == "alone" or not run.ours:
         return
+    own = calls_of_run(run)
+    known = {name: frame.reindex(run.samples.index) for name, frame in own.items()}
     for side in SIDES:
-        calls = run.calls[(run.calls.side == side) & run.calls.stage.isin(("short", "task"))]
-        parsed, scores = samples[f"{side}_answer"], short_scores(run, side)
-        if len(samples) and scores.notna().all():
-            derived = samples.assign(
-                score=scores,
-                predicted=parsed.where(parsed.notna(), "other").where(samples.predicted.notna(), None),
-                exit=side,
-                readable=parsed.notna(),
-                parsed=parsed,
-                output_tokens=calls.groupby("doc_id").output_tokens.sum(),
-                **dict.fromkeys(("small_answer", "large_answer", "thought_answer", "agree", "agree_think")),
-            )
-            short = run.method.short(side)
-            yield replace(run, method=short, samples=derived, calls=calls, wall_s=None, derived=True)
+        method = Method(side, (Ask(side, "simple"), Stop(side, f"{side}.simple")))
+        setup = run.setup.short(side)
+        if known and (made := replay(method, known, setup, run.benchmark, run.rules, None)) is not None and len(made):
+            yield derived(run, method, setup, made, known)
 
 
-def short_scores(run: Run, side: Side) -> pd.Series:
-    """Return the scores of the short answers of one model inside a cascade, in the order of its samples; nan if the
-    benchmark's scorer is not known, or if no check has parsed the answer."""
-    samples = run.samples
-    found = [score_of(run.benchmark, *one) for one in zip(samples[f"{side}_answer"], samples.target, strict=True)]
-    scores = pd.Series(found, index=samples.index, dtype=float)
-    if side == "large":  # where the models agree, its short answer is the final answer
-        scores = scores.where(samples.agree.notna() | samples.agree_think.notna())
-        return scores.where(~samples.exit.isin(("agree_short", "confident", "agree_think")), samples.score)
-    return scores
+def letter(number: int) -> str:
+    """Return a to z, then aa to zz and so on."""
+    return (letter(number // 26 - 1) if number >= 26 else "") + chr(ord("a") + number % 26)

@@ -7,7 +7,7 @@ follows without the document. tests/reports/test_scoring.py compares it with lmm
 import ast
 import re
 
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.method.benchmarks import BENCHMARKS
 
 _LETTER = re.compile(r"[A-Z]")
 EQUAL_TEXTS = ("pope", "mmbench_en_dev", "mmmu_val")

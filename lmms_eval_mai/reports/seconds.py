@@ -16,17 +16,20 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.method.methods import FULL_RT, MAI
 from lmms_eval_mai.reports import paper_numbers
 from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.methods import identity
 from lmms_eval_mai.reports.metrics import with_paper
+from lmms_eval_mai.reports.paper_tables import is_papers
 from lmms_eval_mai.reports.report import Cell, Estimate, Of, Table, table
 from lmms_eval_mai.reports.runs import Runs, of_run
+from lmms_eval_mai.reports.setups import identity
 
 PAPERS_DEVICE = "NVIDIA H100 (paper)"
-ROWS = {"Full RT 8B + 2B-R": "Full RT", "MAI 8B + 2B-R": "MAI"}
-"""Name of a method -> its row of Table 11."""
+ROWS = {FULL_RT: "Full RT", MAI: "MAI"}
+"""Method -> its row of Table 11."""
 NOTE = (
     "Computed, not measured: the calls that the runs made, one after another. Eq. 27 counts a share of the TTFT twice, "
     "because the tokens per second of Table 4 are those of whole requests."
@@ -84,7 +87,7 @@ class Profile:
         if run.calls["doc_id"].nunique() != run.documents:
             return None
         # A model alone may be the small or the large one of its pair.
-        found = self.of_calls(run.calls, {"small": run.method.small or run.method.model, "large": run.method.model})
+        found = self.of_calls(run.calls, {side: run.setup.model_of(side) for side in SIDES})
         return None if found is None else found.groupby(run.calls["doc_id"]).sum()
 
 
@@ -118,7 +121,7 @@ def table_11(runs: Runs, profile: Profile) -> Iterator[Table]:
 
     def paper(run: Run, row: str = "") -> float | None:
         """Return the number of Table 11. None: it has other models, another method or other documents."""
-        method = ROWS.get(runs.name(run.method))
+        method = ROWS.get(run.setup.method) if is_papers(run.setup) and not run.setup.two_stage else None
         same = profile.device == PAPERS_DEVICE and run.documents == paper_numbers.documents(run.benchmark)
         return paper_numbers.number(11, row or method, run.benchmark, "") if method and same else None
 
@@ -127,7 +130,7 @@ def table_11(runs: Runs, profile: Profile) -> Iterator[Table]:
 
     def speedup(run: Run) -> Cell:
         """Return how many times as long Full RT takes on the documents of both."""
-        full = runs.full_rt(run) if run.method.mode == "cascade" else None
+        full = runs.full_rt(run) if run.setup.kind == "cascade" else None
         if full not in times:
             return None
         both = times[run].index.intersection(times[full].index)

@@ -2,19 +2,21 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import get_args
 
 import pandas as pd
 
 from lmms_eval_mai.contract import SIDES
-from lmms_eval_mai.paper.sample import Exit
+from lmms_eval_mai.method.methods import METHODS
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.metrics import Comparison
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
+from lmms_eval_mai.reports.replay import checks
 from lmms_eval_mai.reports.report import Estimate, Of, Table, table
 from lmms_eval_mai.reports.runs import OF_F1, Runs, of_run
 
+ORDER = ("agree_short", "confident", "agree_think", "transfer", "large_think")
+"""The columns of exits: those of the named methods come first, in this order."""
 RIGHT = 0.5
 """A score counts as right from here on. ANLS is the only score between 0 and 1."""
 
@@ -42,23 +44,27 @@ def method_table(runs: Runs) -> Iterator[Table]:
 
     def share(exit: str, run: Run) -> Estimate | None:
         exits = run.samples.exit.dropna()
-        return runs.share(run, exits == exit) if run.method.mode in ("cascade", "own") and exit in set(exits) else None
+        return runs.share(run, exits == exit) if run.setup.kind in ("cascade", "own") and exit in set(exits) else None
+
+    every = [run for name in runs.benchmarks() for run in runs.of_benchmark(name)]
+    exits = [exit for method in (*METHODS.values(), *(run.setup.method for run in every)) for exit in method.exits]
+    ordered = sorted(dict.fromkeys(exits), key=lambda exit: ORDER.index(exit) if exit in ORDER else len(ORDER))
 
     columns: list[Of[Run]] = [
         Of("benchmark", "text", 0, lambda run: benchmark_name(run.benchmark)),
-        Of("method", "text", 0, lambda run: runs.name(run.method)),
+        Of("method", "text", 0, lambda run: runs.name(run.setup)),
         Of("n", "count", 0, lambda run: run.documents),
         Of("score", "percent", 1, runs.score),
         Of("small\ntokens", "number", 1, partial(cost, "small_tokens")),
         Of("large\ntokens", "number", 1, partial(cost, "large_tokens")),
-        *(Of(exit.replace("_", "_\n"), "brief", 1, partial(share, exit)) for exit in get_args(Exit)),
+        *(Of(exit.replace("_", "_\n"), "brief", 1, partial(share, exit)) for exit in ordered),
         Of("wall s", "number", 3, partial(cost, "wall_s")),
     ]
     return table(
         "methods",
         "Methods: score, output tokens of each model, exits in percent of the documents, seconds per document",
         columns,
-        [run for name in runs.benchmarks() for run in runs.of_benchmark(name)],
+        every,
         (
             "Brackets: 95% intervals. Wall seconds: all documents at a time; compare them on one machine only. Runs "
             "that share calls have none. Own thinking, and MAI with other checks, are not in the paper. On MMMU, "
@@ -88,14 +94,14 @@ def comparisons(runs: Runs) -> Iterator[Against]:
 
 def is_comparable(run: Run, other: Run) -> bool:
     """Return whether another run has models of this cascade only, or is not one of `mai_cascade`."""
-    return not other.ours or {other.method.model, other.method.small} <= {run.method.model, run.method.small, ""}
+    return not other.ours or {other.setup.model, other.setup.small} <= {run.setup.model, run.setup.small, ""}
 
 
 def comparison_table(runs: Runs) -> Iterator[Table]:
     """Yield MAI against every other method on the same documents."""
     columns: list[Of[Against]] = [
         *of_run(runs, lambda row: row[0], "cascade"),
-        Of("against", "text", 0, lambda row: runs.name(row[1].method)),
+        Of("against", "text", 0, lambda row: runs.name(row[1].setup)),
         Of("n", "count", 0, lambda row: row[2].n),
         Of("difference", "percent", 2, lambda row: row[2].difference),
         Of("only MAI\nright", "count", 0, lambda row: row[2].only_first),
@@ -124,14 +130,14 @@ short answer is `right` (1 or 0; nan if it is not known)."""
 
 
 def checked(runs: Runs, run: Run) -> Iterator[Checked]:
-    """Yield the checks of a cascade by agreement."""
-    scores = runs.large_short_scores(run)
-    right = (scores >= RIGHT).astype(float).where(scores.notna())
-    for check, column in (("short", "agree"), ("think", "agree_think")):
-        compared = run.samples[column].notna()
-        if compared.any():
-            agree = run.samples[column][compared].astype(bool)
-            yield run, check, pd.DataFrame({"agree": agree, "right": right[compared]})
+    """Yield the checks of a cascade by agreement, by the name of their exit."""
+    for stop, compared in checks(run):
+        score = compared.score
+        if stop.answer in ("large.simple", "large.task"):
+            score = runs.large_short_scores(run)[compared.index]
+        right = (score >= RIGHT).astype(float).where(score.notna())
+        if len(compared):
+            yield run, stop.exit, pd.DataFrame({"agree": compared.agree, "right": right})
 
 
 def agreement_table(runs: Runs) -> Iterator[Table]:
@@ -157,9 +163,9 @@ def agreement_table(runs: Runs) -> Iterator[Table]:
         columns,
         [row for run in runs.traced() for row in checked(runs, run)],
         (
-            "Precision: right large short answers of those with which the small model agrees (short: its short answer; "
-            "think: its answer after thinking). Base rate: the same without any check. Recall: accepted right answers. "
-            "Errors accepted: of the wrong ones.",
+            "Check: the exit of the answers that agree. Precision: right answers of those that agree; in the paper's "
+            "method they are the large model's short ones. Base rate: the same without any check. Recall: accepted "
+            "right answers. Errors accepted: of the wrong ones.",
         ),
     )
 
@@ -173,18 +179,17 @@ Changed = tuple[Run, pd.DataFrame]
 def transferred(runs: Runs, run: Run) -> pd.DataFrame | None:
     """Return whether the transferred answers of a cascade or of Full RT are right (`after`), and the large model's
     short answers `before` them. None: the short answers are not known."""
-    samples, other = run.samples, runs.short(run, "large")
-    if run.method.mode == "cascade":
-        before = runs.large_short_scores(run)
-    elif other is not None:
-        samples, theirs = runs.common(run, other)
-        before = theirs.score
-    else:
-        return None
+    before = runs.large_short_scores(run)
     if before.isna().any():
         return None
-    answers = pd.DataFrame({"after": samples.score >= RIGHT, "before": before >= RIGHT})
-    return answers[samples.exit == "transfer"]
+    answers = pd.DataFrame({"after": run.samples.score >= RIGHT, "before": before >= RIGHT})
+    return answers[is_transferred(run)]
+
+
+def is_transferred(run: Run) -> pd.Series:
+    """Return whether the answer of each document is that of a transfer."""
+    exits = [stop.exit for stop in run.setup.method.stops if stop.answer.endswith(".transfer")]
+    return run.samples.exit.isin(exits)
 
 
 def harm_table(runs: Runs) -> Iterator[Table]:
@@ -210,13 +215,13 @@ def harm_table(runs: Runs) -> Iterator[Table]:
         Of("p", "p", 0, p),
         Of("lost by\nchecks", "count", 0, lambda row: _lost_by_checks(runs, row[0])),
     ]
-    found = [*runs.traced(), *runs.of("transfer")]
+    found = [*runs.traced(), *runs.of("full_rt")]
     changed = [(run, answers) for run in found if (answers := transferred(runs, run)) is not None]
     return table(
         "harm-and-rescue",
         "Harm and rescue: what the transfer changes against the large model's short answer",
         columns,
-        [row for row in changed if len(row[1]) or row[0].method.mode == "cascade"],
+        [row for row in changed if len(row[1]) or row[0].setup.kind == "cascade"],
         (
             "n: transferred answers. Harm: lost, in percent of the right short answers. Rescue: won, in percent of the "
             "wrong ones. Lost by checks: wrong answers that passed a check and that Full RT has right.",
@@ -228,7 +233,7 @@ def _lost_by_checks(runs: Runs, run: Run) -> int | None:
     """Return the number of answers that a cascade did not transfer, that are wrong, and that Full RT has right. None:
     there is no Full RT beside a cascade."""
     full_rt = runs.full_rt(run)
-    if run.method.mode == "transfer" or full_rt is None:
+    if run.setup.kind == "full_rt" or full_rt is None:
         return None
     mine, theirs = runs.common(run, full_rt)
-    return int(((mine.exit != "transfer") & (mine.score < RIGHT) & (theirs.score >= RIGHT)).sum())
+    return int((~is_transferred(run)[mine.index] & (mine.score < RIGHT) & (theirs.score >= RIGHT)).sum())

@@ -26,7 +26,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Report]:
             for _ in range(copies)
         ]
         folder = tmp_path_factory.mktemp("runs")
-        World("pope", documents).write(folder, "cascade")
+        World("pope", documents).write(folder, "mai")
         World("pope", documents).write(folder, "small", "r", time="20260102_000000")
         found.append(report([folder]))
     return found
@@ -64,7 +64,7 @@ def test_documents_are_joined_by_common_images_and_by_rotations_of_a_question(tm
     lines = [line(n, "A", "A", 1.0, exit="large", images=one) for n, one in enumerate(images)]
     for number, index in ((3, 7), (4, 1_000_007)):
         lines[number]["gpt_eval_score"] = {"index": index, "category": "x", "prediction": "A", "answer": "A"}
-    write_run(tmp_path, "t", lines, mode="large")
+    write_run(tmp_path, "t", lines, method="large")
     runs = read([tmp_path])
     assert list(runs.clusters(one(runs))) == [0, 0, 0, 1, 1]  # type: ignore[arg-type]
     documents = [dataclasses.replace(one, fields=(("images", [f"{n}"]),)) for n, one in enumerate(POPE.documents)]

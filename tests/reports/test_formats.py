@@ -1,15 +1,16 @@
 """A report for the terminal, as Markdown, CSV, LaTeX and JSON."""
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import World
+from support.folders import POPE, World
 from support.worlds import WORLD, pope_world, write_all
 
-from lmms_eval_mai.reports.build import report
+from lmms_eval_mai.reports.build import read, report
 from lmms_eval_mai.reports.formats import FORMATS, WIDTH, text
 from lmms_eval_mai.reports.report import Estimate, Of, Report, Table
 
@@ -43,13 +44,23 @@ def test_the_terminal_has_the_summary_first_and_each_note_once_in_100_columns(tm
     demo = World("shapes", WORLD.documents, small="/x/lmms_eval_mai/pairs/demo/small", large="demo/large")
     write_all(demo, tmp_path)
     options = "anls_threshold=0.5"
-    demo.write(tmp_path, "cascade", time="20260109_000000", model_args=options)
+    dataclasses.replace(demo, options={"anls_threshold": 0.5}).write(tmp_path, "mai", time="20260109_000000")
     shown = FORMATS["terminal"](report([tmp_path], ()))
     lines = shown.splitlines()
     assert max(map(len, lines)) <= WIDTH
     assert len(lines) == len(set(lines) - {""}) + lines.count("") or len([one for one in lines if "p:" in one]) == 1
     assert [shown.count(one) for one in ("demo/small", "demo/large", options)] == [1, 1, 1]
     assert "  MAI [a] " in shown and "  small-R(S2) " in shown
+
+
+def test_each_of_many_sets_of_options_has_a_letter_of_its_own(tmp_path: Path) -> None:
+    for number in range(30):
+        world = dataclasses.replace(POPE, options={"anls_threshold": number / 100})
+        world.write(tmp_path, "mai", time=f"20260101_0000{number:02d}")
+    names, legend = read([tmp_path]).short_names()
+    letters = [name.rpartition("[")[2] for name in names.values() if name.startswith("MAI")]
+    assert len(set(letters)) == 30 and {"a]", "z]", "aa]", "ad]"} < set(letters)
+    assert len([line for line in legend if line.startswith("[")]) == 30
 
 
 def test_markdown_has_all_tables_and_what_is_missing(found: Report) -> None:

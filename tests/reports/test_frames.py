@@ -17,19 +17,19 @@ DOCS = Path(__file__).parents[2] / "docs" / "reports.md"
 
 
 def test_all_samples_and_calls_have_the_keys_of_their_run_in_front(tmp_path: Path) -> None:
-    older = POPE.write(tmp_path, "cascade", time="20260101_000000")
-    POPE.write(tmp_path, "cascade", time="20260102_000000")
+    older = POPE.write(tmp_path, "mai", time="20260101_000000")
+    POPE.write(tmp_path, "mai", time="20260102_000000")
     POPE.write(tmp_path, "small", "r", time="20260103_000000")
     write_run(tmp_path, "pope", [line(0, "yes", "yes", 1.0)], model="qwen3_vl", model_args="pretrained=a/big", time="4")
     samples, calls = read([str(tmp_path)])
     assert list(samples) == [*KEYS, "doc_id", *SAMPLES] and list(calls) == [*KEYS, *CALLS]
-    found = samples.groupby("method")[["mode", "small", "large"]].first().to_dict("index")
+    found = samples.groupby("name")[["method", "small", "large"]].first().to_dict("index")
     assert found == {
-        "MAI 8B + 2B-R": {"mode": "cascade", "small": SMALL, "large": LARGE},
-        "2B-R": {"mode": "small", "small": SMALL, "large": ""},
-        "big, own prompt": {"mode": "alone", "small": "", "large": "a/big"},
+        "MAI 8B + 2B-R": {"method": "mai", "small": SMALL, "large": LARGE},
+        "2B-R": {"method": "small", "small": SMALL, "large": ""},
+        "big, own prompt": {"method": "", "small": "", "large": "a/big"},
     }
-    mai = samples[samples["mode"] == "cascade"]
+    mai = samples[samples.method == "mai"]
     assert len(mai) == 8 and str(older) in set(mai.run)  # also the run that a report leaves out
     assert len(calls[calls.run == str(older)]) == 2 + 3 + 4 + 4
 
@@ -41,12 +41,12 @@ def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
 
 def test_the_example_of_the_documentation_answers_its_questions(tmp_path: Path, monkeypatch: Any) -> None:
     kinds = [Answers("A", "A", "A", "A", "A", fields=(("category", kind),)) for kind in ("maps", "maps", "tables")]
-    World("shapes", kinds).write(tmp_path / "out", "cascade")
-    POPE.write(tmp_path / "out", "transfer", time="20260102_000000")
+    World("shapes", kinds).write(tmp_path / "out", "mai")
+    POPE.write(tmp_path / "out", "full_rt", time="20260102_000000")
     (example,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), flags=re.DOTALL)
     names: dict[str, Any] = {}
     monkeypatch.chdir(tmp_path)
     exec(example, names)
     by_kind: pd.DataFrame = names["by_kind"]
     assert by_kind.loc[("shapes", "maps", "agree_short")].tolist() == [2, 1]
-    assert names["lengths"].loc[("Full RT 8B + 2B-R", "small")].tolist() == [100, 100]
+    assert names["lengths"].loc[("full_rt", "small")].tolist() == [100, 100]

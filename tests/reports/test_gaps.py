@@ -1,7 +1,6 @@
 """Missing and broken files, and runs that do not belong together: each gap is one sentence, and the rest is used."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,10 @@ from support.folders import LARGE, POPE, SMALL, Answers, World, call, line, writ
 from support.tables import value
 
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.method.methods import LARGE as LARGE_ALONE
 from lmms_eval_mai.reports.build import read, report
 from lmms_eval_mai.reports.folders import read_runs
-from lmms_eval_mai.reports.methods import Method
+from lmms_eval_mai.reports.setups import Setup
 
 
 def test_folders_without_a_run_are_an_error_and_beside_one_with_runs_a_gap(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_folders_without_a_run_are_an_error_and_beside_one_with_runs_a_gap(tmp_p
         read_runs([tmp_path / "nothing"])
     with pytest.raises(ArgumentError, match="there is no run"):
         report([tmp_path])
-    file = POPE.write(tmp_path / "runs", "cascade")
+    file = POPE.write(tmp_path / "runs", "mai")
     (tmp_path / "empty").mkdir()
     found = read_runs([tmp_path, tmp_path / "runs", file, tmp_path / "empty"])  # the run is read once
     assert len(found.runs) == 1
@@ -32,7 +32,7 @@ def test_lines_and_documents_that_are_missing_are_counted_and_the_others_are_use
     POPE.write(tmp_path, "large", number=6)
     (file,) = tmp_path.glob("*_samples_*")
     file.write_text(file.read_text() + '{"doc_id": 4, "target"')
-    cached = write_run(tmp_path / "cached", "pope_s", [line(0, "yes", "yes", None)], mode="cascade")
+    cached = write_run(tmp_path / "cached", "pope_s", [line(0, "yes", "yes", None)], method="mai")
     broken_off, unknown = read_runs([tmp_path]).gaps
     assert str(file) in broken_off and "1 lines" in broken_off and "2 documents without a line" in broken_off
     assert str(cached.parent) in unknown and "without a score" in unknown and "without a trace" in unknown
@@ -42,7 +42,7 @@ def test_lines_and_documents_that_are_missing_are_counted_and_the_others_are_use
 def test_lines_of_two_runs_in_one_file_and_calls_that_were_cut_off_are_counted(tmp_path: Path) -> None:
     thinking = call("small", "think", "One, two,", finish_reason="length")
     one = line(0, "yes", "yes", 1.0, exit="transfer", calls=[thinking, call("large", "transfer", "yes")])
-    write_run(tmp_path, "pope_s", [one, one, one], mode="cascade", number=1)
+    write_run(tmp_path, "pope_s", [one, one, one], method="mai", number=1)
     (gap,) = read_runs([tmp_path]).gaps
     assert "2 lines that are not the last one of their document" in gap
     assert "1 calls of the small model that a token limit cut off" in gap and "large" not in gap
@@ -52,21 +52,21 @@ def test_lines_of_two_runs_in_one_file_and_calls_that_were_cut_off_are_counted(t
     ("name", "text"),
     [
         *(("results", text) for text in ("", "[1, 2]", '{"results": 3}', '{"results": {"pope": {}}}')),
-        *(("mai_cascade", text) for text in ("{", "[1]", '{"format": 99}', '{"format": 1, "mode": ["x"]}')),
+        *(("mai_cascade", text) for text in ("{", "[1]", '{"format": 99}', '{"format": 1, "tasks": []}')),
         ("samples_pope_s", None),
     ],
 )
 def test_a_run_with_a_broken_or_missing_file_is_named_and_the_others_are_used(
     tmp_path: Path, name: str, text: str | None
 ) -> None:
-    POPE.write(tmp_path / "whole", "transfer")
-    broken = POPE.write(tmp_path / "broken", "cascade")
+    POPE.write(tmp_path / "whole", "full_rt")
+    broken = POPE.write(tmp_path / "broken", "mai")
     if text is None:
         next(broken.parent.glob(f"*{name}*")).unlink()
     else:
         next(broken.parent.glob(f"*{name}*")).write_text(text)
     found = read_runs([tmp_path])
-    assert [run.method.mode for run in found.runs] == ["transfer"]
+    assert [run.setup.kind for run in found.runs] == ["full_rt"]
     (gap,) = found.gaps
     assert str(broken) in gap and "is not used" in gap
 
@@ -75,8 +75,8 @@ def test_a_run_with_a_broken_or_missing_file_is_named_and_the_others_are_used(
 
 
 def test_of_two_runs_of_a_method_the_one_with_more_documents_is_used(tmp_path: Path) -> None:
-    more = POPE.write(tmp_path, "cascade", time="20260102_000000")
-    less = World("pope", POPE.documents[:2]).write(tmp_path, "cascade", time="20260103_000000")
+    more = POPE.write(tmp_path, "mai", time="20260102_000000")
+    less = World("pope", POPE.documents[:2]).write(tmp_path, "mai", time="20260103_000000")
     runs = read([tmp_path])
     assert [run.file for run in runs.of("cascade")] == [more] and [run.file for run in runs.unused] == [less]
     (gap,) = runs.gaps
@@ -84,23 +84,23 @@ def test_of_two_runs_of_a_method_the_one_with_more_documents_is_used(tmp_path: P
 
 
 def test_short_answers_of_a_cascade_are_used_only_if_the_model_has_no_run_of_its_own(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade")
+    POPE.write(tmp_path, "mai")
     POPE.write(tmp_path, "small", time="20260103_000000")
     runs = read([tmp_path])
-    large, small = (runs.get("pope", Method("alone", model, "", "S")) for model in (LARGE, SMALL))
+    large, small = (runs.get("pope", Setup(LARGE_ALONE, model)) for model in (LARGE, SMALL))
     assert large is not None and large.derived and large.documents == 4
     assert small is not None and not small.derived
 
 
 def test_runs_of_models_that_are_in_no_cascade_are_not_compared_with_it(tmp_path: Path) -> None:
-    dataclasses.replace(POPE, small="a/tiny", large="a/big").write(tmp_path, "transfer")
+    dataclasses.replace(POPE, small="a/tiny", large="a/big").write(tmp_path, "full_rt")
     assert not [gap for gap in report([tmp_path]).gaps if "the paper has" in gap]
-    POPE.write(tmp_path, "cascade", time="20260102_000000")
+    POPE.write(tmp_path, "mai", time="20260102_000000")
     assert {row[2] for row in report([tmp_path]).table("comparisons").rows} == {"2B-S", "8B-S"}
 
 
 def test_a_run_without_labels_is_compared_by_accuracy(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade")
+    POPE.write(tmp_path, "mai")
     lines = [line(doc_id, one.gold, "yes", float(one.gold == "yes")) for doc_id, one in enumerate(POPE.documents)]
     write_run(tmp_path, "pope", lines, model="vllm", time="20260102_000000")
     (row,) = [row for row in report([tmp_path]).table("comparisons").rows if "own prompt" in str(row[2])]
@@ -114,12 +114,12 @@ GUESSES = World(
 
 
 def test_a_score_on_images_that_chose_the_threshold_is_marked(tmp_path: Path, task_manager: Any) -> None:
-    GUESSES.write(tmp_path, "cascade", model_args="verify=confidence,min_confidence=file.json")
-    file = tmp_path / "20260101_000000_mai_cascade.json"
-    figures = json.loads(file.read_text())
-    for images, sentence in ((["b", "d", "x"], "2 of the 4 scored answers"), (["x"], None)):
-        figures["first_check"] = {"verify": "confidence", "calibration": {"images": images}}
-        file.write_text(json.dumps(figures))
+    for chose, sentence in (("bdx", "2 of the 4 scored answers"), ("x", None)):
+        documents = [
+            dataclasses.replace(one, fields=(*one.fields, ("chose_threshold", True))) if name in chose else one
+            for name, one in zip("abcd", GUESSES.documents, strict=True)
+        ]
+        dataclasses.replace(GUESSES, documents=documents).write(tmp_path, "mai_confidence")
         marked = [gap for gap in report([tmp_path]).gaps if "chose its threshold" in gap]
         assert [gap for gap in marked if sentence and sentence in gap] == marked
         assert bool(marked) == (sentence is not None)

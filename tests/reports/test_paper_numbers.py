@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS
-from lmms_eval_mai.paper.sample import EXITS
+from lmms_eval_mai.method.benchmarks import BENCHMARKS
+from lmms_eval_mai.method.methods import MAI
 from lmms_eval_mai.reports import paper_numbers
 from lmms_eval_mai.reports.paper_numbers import table
 
@@ -65,9 +65,9 @@ def test_numbers_grow_with_the_image_and_follow_from_the_tokens_in_tables_1_to_4
 @pytest.mark.parametrize("benchmark", BENCHMARKS_OF_PAPER)
 def test_tables_10_and_15_are_recomputed_from_their_counts(benchmark: str) -> None:
     ten, one, two = (cells(*row, benchmark) for row in ((10, ""), (15, "2B-R"), (15, "2B-R(S2)")))
-    exits, total = [ten[f"{exit}, documents"] for exit in EXITS["cascade"]], paper_numbers.documents(benchmark) or 0
+    exits, total = [ten[f"{exit}, documents"] for exit in MAI.exits], paper_numbers.documents(benchmark) or 0
     assert (sum(exits) == total) is ((benchmark, "sum") not in CONTRADICTED) and abs(sum(exits) - total) <= 1
-    rounded = [rounds_to(share(n, benchmark), ten[exit], 2) for exit, n in zip(EXITS["cascade"], exits, strict=True)]
+    rounded = [rounds_to(share(n, benchmark), ten[exit], 2) for exit, n in zip(MAI.exits, exits, strict=True)]
     assert rounded == [(benchmark, "share") not in CONTRADICTED, True, True]
     counts = [[row[f"{exit}, documents"] for exit in COUNTED] for row in (ten, one, two)]
     for row, found in zip((one, two), counts[1:], strict=True):

@@ -4,9 +4,10 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.folders import LARGE, POPE, SMALL, TOKENS, Answers, World, write_run
+from support.folders import LARGE, POPE, TOKENS, Answers, World, write_run
 from support.tables import paper, row_of, value
 from support.worlds import WORLD, final, write_all
 
@@ -91,14 +92,14 @@ def test_table_15_has_both_cascades_and_their_paired_difference(found: Report) -
 
 def test_table_5_has_generated_tokens_and_answer_tokens_with_the_papers(found: Report) -> None:
     row = row_of(found.table("tables-5-13"), "POPE", "2B")
-    expected = {"S": (TOKENS["short"], 1.0), "R": (TOKENS["think"], 266.1), "S, answer only": (1, 1.0)}
+    expected = {"S": (TOKENS["simple"], 1.0), "R": (TOKENS["think"], 266.1), "S, answer only": (1, 1.0)}
     assert {column: (value(row[column]), paper(row[column])) for column in expected} == expected
     assert paper(row["R, answer only"]) is None and "E" not in row
 
 
 def test_table_5_takes_short_answers_from_a_cascade_and_thinking_from_full_rt(tmp_path: Path) -> None:
-    WORLD.write(tmp_path, "cascade", time="20260101_000000")
-    WORLD.write(tmp_path, "transfer", time="20260102_000000")
+    WORLD.write(tmp_path, "mai", time="20260101_000000")
+    WORLD.write(tmp_path, "full_rt", time="20260102_000000")
     found = report([tmp_path])
     small, large = (row_of(found.table("tables-5-13"), "POPE", name) for name in ("2B", "8B"))
     assert (value(small["S"]), value(small["R"]), value(large["S"]), large["R"]) == (4.0, 100.0, 4.0, None)
@@ -134,15 +135,28 @@ def test_other_models_have_the_same_tables_without_the_papers_numbers_also_with_
     assert value(row["MAI"]) == pytest.approx(SCORES["MAI"])
 
 
-def test_runs_with_other_options_have_rows_of_their_own_without_the_papers_numbers(tmp_path: Path) -> None:
-    WORLD.write(tmp_path, "cascade", time="20260101_000000")
-    WORLD.write(tmp_path, "cascade", time="20260102_000000", model_args="decoding=official")
-    WORLD.write(tmp_path, "transfer", time="20260103_000000", model_args="decoding=official")
-    table = report([tmp_path]).table("table-10")
-    plain = row_of(table, "POPE", "MAI 8B + 2B-R")
-    other = row_of(table, "POPE", "MAI 8B + 2B-R (decoding=official)")
-    assert (paper(plain["MAI"]), paper(other["MAI"])) == (89.4, None)
-    assert plain["Full RT"] is None and other["Full RT"] is not None
+@pytest.mark.parametrize(
+    ("options", "name", "has_full_rt"),
+    [
+        ({"decoding": "official"}, "MAI 8B + 2B-R (decoding=official)", (False, True)),
+        ({"think": "E"}, "MAI 8B + 2B-E", (False, True)),
+        ({"transfer_answer": "cut"}, "MAI 8B + 2B-R (transfer_answer=cut)", (False, True)),
+        ({"anls_threshold": 0.5}, "MAI 8B + 2B-R (anls_threshold=0.5)", (True, True)),  # Full RT compares no answers
+    ],
+)
+def test_runs_with_other_options_have_rows_of_their_own_without_the_papers_numbers(
+    tmp_path: Path, options: dict[str, Any], name: str, has_full_rt: tuple[bool, bool]
+) -> None:
+    other = dataclasses.replace(WORLD, options=options)
+    WORLD.write(tmp_path, "mai", time="20260101_000000")
+    other.write(tmp_path, "mai", time="20260102_000000")
+    (WORLD if "anls_threshold" in options else other).write(tmp_path, "full_rt", time="20260103_000000")
+    found = report([tmp_path])
+    assert not [gap for gap in found.gaps if "is not used" in gap]
+    assert {"MAI 8B + 2B-R", name} < {row[1] for row in found.table("methods").rows}
+    rows = [row_of(found.table("table-10"), "POPE", one) for one in ("MAI 8B + 2B-R", name)]
+    assert [paper(row["MAI"]) for row in rows] == [89.4, None]
+    assert tuple(row["Full RT"] is not None for row in rows) == has_full_rt
 
 
 def test_mmbench_counts_a_question_as_right_if_all_its_rotations_are_right(tmp_path: Path) -> None:
@@ -159,18 +173,17 @@ def test_mmbench_counts_a_question_as_right_if_all_its_rotations_are_right(tmp_p
 # --- another lmms-eval task, which has its own prompt instead of S, E and R ---
 
 TASK = "any_task"
-ENGINES = {"small": SMALL, "large": LARGE}
 
 
-def write_other(folder: Path, mode: str, day: int, model_args: str = "") -> None:
+def write_other(folder: Path, method: str, day: int) -> None:
     """Write a run of the task with the answers of `POPE`."""
-    lines = [POPE.line(doc_id, one, mode, "s") for doc_id, one in enumerate(POPE.documents)]
-    write_run(folder, TASK, lines, time=f"2026010{day}_000000", mode=mode, engines=ENGINES, model_args=model_args)
+    lines = [POPE.line(doc_id, one, method, "") for doc_id, one in enumerate(POPE.documents)]
+    write_run(folder, TASK, lines, time=f"2026010{day}_000000", method=method, models=POPE.models)
 
 
 def test_another_task_has_tokens_and_scores_of_its_own_prompt_and_none_of_small_r(tmp_path: Path) -> None:
-    for day, mode in enumerate(("small", "large", "transfer", "cascade"), start=1):
-        write_other(tmp_path, mode, day)
+    for day, method in enumerate(("small", "large", "full_rt", "mai"), start=1):
+        write_other(tmp_path, method, day)
     found = report([tmp_path])
     for model in ("2B", "8B"):
         row = row_of(found.table("tables-5-13"), TASK, model)

@@ -11,13 +11,14 @@ import pytest
 from support.folders import LARGE, POPE, SMALL, World, call, line, write_run
 from support.pope_scripts import exit_of, pope_scripts
 
-from lmms_eval_mai.paper.agreement import AgreementRules
-from lmms_eval_mai.paper.confidence import Choices
-from lmms_eval_mai.reports import methods
+from lmms_eval_mai.method.agreement import AgreementRules
+from lmms_eval_mai.method.files import of_steps
+from lmms_eval_mai.method.methods import FULL_RT, MAI, OWN_THINKING, Method
+from lmms_eval_mai.method.methods import LARGE as ALONE
 from lmms_eval_mai.reports.folders import Run, read_runs, records
-from lmms_eval_mai.reports.methods import Method
 from lmms_eval_mai.reports.rows import CALLS, SAMPLES
 from lmms_eval_mai.reports.runs import Runs
+from lmms_eval_mai.reports.setups import Setup
 from lmms_eval_mai.reports.summary import spent
 
 
@@ -32,10 +33,14 @@ def one_run(folder: Path) -> Run:
     return run
 
 
+def with_options(options: dict[str, Any]) -> World:
+    return dataclasses.replace(POPE, options=options)
+
+
 def test_a_cascade_is_read_with_its_exits_calls_and_models(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade", model_args="pair=qwen3vl-2b-8b,anls_threshold=0.5", wall_s=12.5)
+    with_options({"anls_threshold": 0.5}).write(tmp_path, "mai", wall_s=12.5)
     run = one_run(tmp_path)
-    assert run.method == Method("cascade", LARGE, SMALL, "R", False, ("anls_threshold=0.5",))
+    assert run.setup == Setup(MAI, LARGE, SMALL, "R", False, ("anls_threshold=0.5",))
     assert (run.benchmark, run.task, run.documents, run.wall_s) == ("pope", "pope_s", 4, 12.5)
     assert run.rules == AgreementRules(anls_threshold=0.5)
     assert list(run.samples) == list(SAMPLES) and list(run.calls) == list(CALLS)
@@ -45,25 +50,23 @@ def test_a_cascade_is_read_with_its_exits_calls_and_models(tmp_path: Path) -> No
         ("transfer", 1, "yes", "yes"),
         ("transfer", 0, "yes", "no"),
     ]
-    assert rows(run.samples.loc[[3]], "output_tokens", "small_answer", "large_answer", "thought_answer") == [
-        (113, None, "no", "yes")
-    ]
-    assert rows(run.calls[run.calls.doc_id == 3], "side", "stage", "output_tokens") == [
-        ("small", "short", 4),
-        ("large", "short", 4),
-        ("small", "think", 100),
-        ("large", "transfer", 5),
+    assert rows(run.samples.loc[[3]], "output_tokens", "parsed") == [(113, "yes")]
+    assert rows(run.calls[run.calls.doc_id == 3], "side", "prompt", "of", "parsed", "output_tokens") == [
+        ("small", "simple", None, None, 4),
+        ("large", "simple", None, "no", 4),
+        ("small", "think", None, "yes", 100),
+        ("large", "transfer", "small.think", "yes", 5),
     ]
 
 
 def test_a_run_with_shared_calls_has_no_times(tmp_path: Path) -> None:
     shared = call("small", "think", "A", shared=True, total_s=None)
-    calls = [shared, call("small", "stage2", "a"), call("large", "transfer", "[[a]]")]
+    calls = [shared, call("small", "stage2", "a"), call("large", "transfer", "[[a]]", of="small.think")]
     write_run(
         tmp_path,
         "t",
         [line(0, "a", "a", 1.0, calls, exit="transfer")],
-        mode="transfer",
+        method="full_rt",
         small={"calls": 1, "shared_calls": 1},
         large={"calls": 1},
     )
@@ -76,40 +79,52 @@ def test_a_run_with_shared_calls_has_no_times(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "suffix", "args", "method"),
+    ("method", "suffix", "options", "setup"),
     [
-        ("cascade", "r_s2", "", Method("cascade", LARGE, SMALL, "R", True)),
-        ("cascade", "e", "", Method("cascade", LARGE, SMALL, "E", False)),
-        ("cascade", "s", "think=E", Method("cascade", LARGE, SMALL, "E", False)),
+        ("mai", "r_s2", {}, Setup(MAI, LARGE, SMALL, "R", True)),
+        ("mai", "e", {}, Setup(MAI, LARGE, SMALL, "E")),
+        ("mai", "s", {"think": "E"}, Setup(MAI, LARGE, SMALL, "E")),
+        ("mai", "s", {"b": 1, "a": "x y"}, Setup(MAI, LARGE, SMALL, "R", False, ("a=x y", "b=1"))),
         (
-            "transfer",
+            "full_rt",
             "s",
-            "transfer_answer=cut",
-            Method("transfer", LARGE, SMALL, "R", False, ("transfer_answer=cut",)),
+            {"transfer_answer": "cut"},
+            Setup(FULL_RT, LARGE, SMALL, "R", False, ("transfer_answer=cut",)),
         ),
-        ("transfer", "s", "transfer_answer=keep", Method("transfer", LARGE, SMALL, "R", False)),  # POPE's default
-        ("transfer", "s", "anls_threshold=0.5", Method("transfer", LARGE, SMALL, "R", False)),
-        ("small", "e_s2", "max_model_len=8192", Method("alone", SMALL, "", "E", True)),
-        ("large", "s", "decoding=official", Method("alone", LARGE, "", "S", False, ("decoding=official",))),
+        ("full_rt", "s", {"transfer_answer": "keep"}, Setup(FULL_RT, LARGE, SMALL, "R")),  # POPE's default
+        ("small", "e_s2", {}, Setup(ALONE, SMALL, "", "E", True)),
+        ("large", "s", {"decoding": "official"}, Setup(ALONE, LARGE, "", "S", False, ("decoding=official",))),
+        ("own_thinking", "s", {}, Setup(OWN_THINKING, LARGE, "", "R", False, ("min_confidence=0.9",))),
     ],
 )
-def test_a_method_is_recognised_from_the_figures_the_arguments_and_the_task(
-    tmp_path: Path, mode: str, suffix: str, args: str, method: Method
+def test_a_setup_is_that_of_the_traces_and_the_task_whatever_the_arguments_say(
+    tmp_path: Path, method: str, suffix: str, options: dict[str, Any], setup: Setup
 ) -> None:
-    file = POPE.write(tmp_path, mode, suffix, model_args=f"pair=qwen3vl-2b-8b,{args}")
-    assert one_run(tmp_path).method == method
-    results = json.loads(file.read_text())  # from Python or a YAML file, the arguments are a mapping
-    results["config"]["model_args"] = dict(one.split("=") for one in args.split(",") if one)
-    file.write_text(json.dumps({**results, "system_instruction": "Be brief, please."}))
-    options = (*method.options, "system_instruction=Be brief, please.")
-    assert one_run(tmp_path).method == dataclasses.replace(method, options=tuple(sorted(options)))
+    with_options(options).write(tmp_path, method, suffix, model_args="method=small,anls_threshold=0.7")
+    run = one_run(tmp_path)
+    assert run.setup == setup
+    assert run.setup.kind == {"mai": "cascade", "full_rt": "full_rt", "own_thinking": "own"}.get(method, "alone")
+
+
+@pytest.mark.parametrize("suffix", ["s", "r_s2"])
+def test_a_model_alone_has_the_prompt_that_its_only_call_asked(tmp_path: Path, suffix: str) -> None:
+    for prompt in ("simple", "think"):
+        steps = [{"ask": f"large.{prompt}"}, {"stop": {"exit": "done", "answer": f"large.{prompt}"}}]
+        POPE.write(tmp_path, of_steps("mine", steps, ""), suffix, time=prompt)
+    setups = {run.setup for run in read_runs([tmp_path]).runs}
+    assert setups == {Setup(ALONE, LARGE), Setup(ALONE, LARGE, "", "R", suffix == "r_s2")}
+
+
+def test_other_steps_with_the_name_of_a_method_are_not_that_method(tmp_path: Path) -> None:
+    POPE.write(tmp_path, Method("mai", OWN_THINKING.steps))
+    assert one_run(tmp_path).setup.method != MAI
 
 
 def test_checkpoints_of_the_demo_pair_have_the_same_name_on_every_machine(tmp_path: Path) -> None:
     for number, path in enumerate(("/a/lmms_eval_mai/pairs/demo/", "/b/c/lmms_eval_mai/pairs/demo/")):
         world = World("pope", POPE.documents, small=f"{path}small", large=f"{path}large")
-        world.write(tmp_path, "cascade", time=f"2026010{number}_000000")
-    assert {run.method for run in read_runs([tmp_path]).runs} == {Method("cascade", "demo/large", "demo/small", "R")}
+        world.write(tmp_path, "mai", time=f"2026010{number}_000000")
+    assert {run.setup for run in read_runs([tmp_path]).runs} == {Setup(MAI, "demo/large", "demo/small", "R")}
 
 
 @pytest.mark.slow
@@ -120,8 +135,8 @@ def test_files_that_lmms_eval_itself_wrote_are_read(
     from lmms_eval.loggers import EvaluationTracker
 
     scripts = pope_scripts(write_script, "pope_s")
-    for number, mode in enumerate(("cascade", "large")):
-        arguments = scripts | {"mode": mode, "store": "off", "model_name": "pair"}
+    for number, method in enumerate(("mai", "large")):
+        arguments = scripts | {"method": method, "store": "off", "model_name": "pair"}
         tracker = EvaluationTracker(output_path=str(tmp_path / "out"))
         results = simple_evaluate(
             model="mai_cascade",
@@ -139,8 +154,8 @@ def test_files_that_lmms_eval_itself_wrote_are_read(
     found = read_runs([tmp_path / "out"])
     assert found.gaps == []
     cascade, large = found.runs
-    assert cascade.method == Method("cascade", scripts["large"], scripts["small"], "R")
-    assert large.method.variant == "S"
+    assert cascade.setup == Setup(MAI, scripts["large"], scripts["small"], "R")
+    assert large.setup.variant == "S"
     assert cascade.wall_s is not None and cascade.wall_s > 0
     exits = [exit_of(doc_id) for doc_id in range(12)]
     assert list(cascade.samples.exit) == exits and (cascade.samples.score == 1).all()
@@ -188,30 +203,17 @@ def test_scores_of_lmms_evals_own_tasks_are_read(
 def test_rotations_of_a_question_are_known(tmp_path: Path) -> None:
     rotations = [{"index": n, "category": "counting", "prediction": "A", "answer": "A"} for n in (7, 1_000_007, 8)]
     lines = [line(number, "A", "A", 1.0, gpt_eval_score=one) for number, one in enumerate(rotations)]
-    write_run(tmp_path, "mmbench_en_dev_s", lines, mode="large", mai={"benchmark": "mmbench_en_dev", "variant": "s"})
+    write_run(tmp_path, "mmbench_en_dev_s", lines, method="large", mai={"benchmark": "mmbench_en_dev", "variant": "s"})
     assert rows(one_run(tmp_path).samples, "group", "is_main") == [(7, True), (7, False), (8, True)]
 
 
 def test_texts_of_calls_are_not_kept(tmp_path: Path) -> None:
-    calls = [call("large", "think", "word " * 20_000)]
-    lines = [line(n, "yes", "yes", 1.0, exit="large", readable=True, answers=[], calls=calls) for n in range(100)]
-    write_run(tmp_path, "pope_r", lines, mode="large", mai={"benchmark": "pope", "variant": "r"})
+    calls = [call("large", "think", "word " * 20_000, parsed="yes")]
+    lines = [line(n, "yes", "yes", 1.0, exit="large", readable=True, calls=calls) for n in range(100)]
+    write_run(tmp_path, "pope_r", lines, method="large", mai={"benchmark": "pope", "variant": "r"})
     tracemalloc.start()
     run = one_run(tmp_path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert run.documents == 100
     assert peak < 2**21  # the file has 10 MB
-
-
-def test_a_large_model_that_thinks_for_itself_is_a_method_of_its_own() -> None:
-    check = {"verify": "confidence", "min_confidence": 0.9, "by_benchmark": {"pope": 0.7}}
-    figures = {"mode": "cascade", "thinker": "large", "engines": {"large": {"model": "org/b"}}, "first_check": check}
-    found = methods.method({"second_check": "on"}, figures, "S", False, "pope")
-    assert (found.mode, found.small, found.model, found.variant, found.min_confidence) == ("own", "", "org/b", "R", 0.7)
-    engines = {side: {"model": side} for side in ("small", "large")}
-    for second_check in ("off", "on"):  # a pair's file may have it
-        other = methods.method(
-            {}, {"mode": "cascade", "engines": engines, "second_check": second_check}, "S", False, None
-        )
-        assert (other.mode, other.choices) == ("cascade", Choices(second_check=second_check))

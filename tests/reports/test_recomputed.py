@@ -34,18 +34,21 @@ def world(seed: int) -> World:
 
 
 def lines_of(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the mode and the task of each run, and one row for each of its lines."""
+    """Yield the method and the task of each run, and one row for each of its lines."""
     for file in sorted(folder.rglob("*_samples_*.jsonl")):
-        mode = json.loads(Path(str(file).partition("_samples_")[0] + "_mai_cascade.json").read_text())["mode"]
         lines = [json.loads(line) for line in file.read_text().splitlines()]
-        yield f"{mode} {file.stem.partition('_samples_')[2]}", pd.DataFrame(map(row_of_line, lines)).set_index("doc_id")
+        yield (
+            f"{lines[0]['token_counts'][0]['method']} {file.stem.partition('_samples_')[2]}",
+            pd.DataFrame(map(row_of_line, lines)).set_index("doc_id"),
+        )
 
 
 def row_of_line(line: Row) -> Row:
     trace = line["token_counts"][0]
     tokens = {side: sum(call["output_tokens"] for call in trace["calls"] if call["side"] == side) for side in SIDES}
-    checks = [check for check in trace.get("answers") or [] if check.get("agree") is not None]
-    short, think = [*checks, None, None][:2]
+    answers = {(call["side"], call["prompt"]): str(call["parsed"]).lower() for call in trace["calls"]}
+    large = answers.get(("large", "simple"))
+    thought = answers.get(("small", "stage2"), answers.get(("small", "think")))
     score = float(line.get("score", line.get("exact_match")))
     return {
         "doc_id": line["doc_id"],
@@ -53,17 +56,17 @@ def row_of_line(line: Row) -> Row:
         "exit": trace["exit"],
         **tokens,
         "gold": line["target"].lower(),
-        "large_short": str((short or {}).get("large")).lower(),
-        "agree_short": (short or {}).get("agree"),
-        "agree_think": (think or {}).get("agree"),
+        "large_short": large,
+        "agree_short": answers.get(("small", "simple"), large) == large,
+        "agree_think": None if thought is None or large is None else thought == large,
     }
 
 
 SIDES = ("small", "large")
 NAMES = {
-    "cascade shapes_s": "MAI big + tiny-R",
-    "cascade shapes_r_s2": "MAI big + tiny-R(S2)",
-    "transfer shapes_s": "Full RT big + tiny-R",
+    "mai shapes_s": "MAI big + tiny-R",
+    "mai shapes_r_s2": "MAI big + tiny-R(S2)",
+    "full_rt shapes_s": "Full RT big + tiny-R",
     **{
         f"{side} shapes_{suffix}": f"{model}-{prompt}"
         for side, model in (("small", "tiny"), ("large", "big"))
@@ -136,8 +139,8 @@ def test_agreement_has_precision_recall_and_base_rate(made: Any) -> None:
     assert len(checked) == 4
     for row in checked:
         lines = runs[row["method"]]
-        compared = lines[lines[f"agree_{row['check']}"].notna()]
-        agree = compared[f"agree_{row['check']}"].astype(bool)
+        compared = lines[lines[row["check"]].notna()]
+        agree = compared[row["check"]].astype(bool)
         right = compared.large_short == compared.gold
         assert row["n"] == len(compared) and estimate(row, "agree") == near(wilson(agree))
         assert estimate(row, "precision") == near(wilson(right[agree]))

@@ -1,17 +1,78 @@
-"""The cascade with other rules of agreement does what a run with these rules does."""
+"""What a method would have done with the calls of finished runs is what a run of this method does."""
 
 import dataclasses
+import random
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.folders import Answers, World
 
-from lmms_eval_mai.paper.agreement import AgreementRules
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS
-from lmms_eval_mai.paper.confidence import Choices
+from lmms_eval_mai.method.agreement import AgreementRules
+from lmms_eval_mai.method.benchmarks import BENCHMARKS
+from lmms_eval_mai.method.files import of_steps
+from lmms_eval_mai.method.methods import MAI, METHODS, Method
 from lmms_eval_mai.reports.build import read, report
-from lmms_eval_mai.reports.rules import Rule, auroc, decide, known_answers, outcomes
+from lmms_eval_mai.reports.rules import THRESHOLDS, auroc, outcomes, replay_of
+from lmms_eval_mai.reports.runs import Runs
+
+BACK = [
+    {"ask": "large.think"},
+    {"ask": "small.transfer", "of": "large.think"},
+    {"stop": {"exit": "back", "answer": "small.transfer"}},
+]
+OWN = [
+    {"ask": ["large.simple", "small.simple"]},
+    {"stop": {"exit": "sure", "answer": "small.simple", "sure": {"small.simple": 0.8}}},
+    {"ask": ["large.think", "small.think"]},
+    {
+        "stop": {
+            "exit": "both",
+            "answer": "large.think",
+            "agree": ["small.think", "large.think"],
+            "sure": "large.simple",
+        }
+    },
+    *BACK[1:],
+]
+METHODS_OF_TEST = [*METHODS.values(), of_steps("own", OWN, "")]
+
+
+@pytest.fixture(scope="module", params=["r", "r_s2"])
+def two_stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, World, Runs]:
+    """The suffix of tasks with one stage or with two, made-up answers, and runs that have made all calls."""
+    chance = random.Random(5)
+
+    def answers() -> list[str]:
+        return [chance.choice(["red", "red", "blue", ""]) for _ in range(7)]
+
+    documents = [
+        Answers("red", *given[:5], probability=chance.uniform(0.2, 1), stage2=(given[5], given[6]))
+        for given in (answers() for _ in range(120))
+    ]
+    world = World("shapes", documents, min_confidence=0.6)
+    folder = tmp_path_factory.mktemp("runs")
+    for suffix, methods in (("s", ("small", "large")), (request.param, ("small", "large", "full_rt"))):
+        for method in methods:
+            world.write(folder / suffix, method, suffix, time=method)
+    world.write(folder, of_steps("back", BACK, ""), request.param)
+    return request.param, world, read([folder])
+
+
+@pytest.mark.parametrize("method", METHODS_OF_TEST, ids=lambda method: str(method.name))
+def test_a_replay_does_what_the_steps_say(two_stage: tuple[str, World, Runs], method: Method) -> None:
+    suffix, world, runs = two_stage
+    base = next(run for run in runs.of("full_rt") if run.setup.method.name == "full_rt")
+    found = replay_of(runs, base, method, world.min_confidence)
+    assert found is not None
+    for one, made in zip(world.documents, found.itertuples(), strict=True):
+        exit, answer, calls = world.walk(one, method, suffix)  # a loop over the steps
+        tokens = [sum(call["output_tokens"] for call in calls if call["side"] == side) for side in ("small", "large")]
+        assert (made.exit, made.answer or "", made.score) == (exit, answer, answer == "red")
+        assert [made.small_tokens, made.large_tokens] == tokens
+    assert set(found.exit) == set(method.exits)
 
 
 def relaxed(a: str, b: str) -> bool:
@@ -43,124 +104,89 @@ PAGES = World(
 
 
 def test_a_looser_rule_gives_what_a_cascade_with_this_rule_does(tmp_path: Path, task_manager: Any) -> None:
-    check(CHARTS, tmp_path / "charts", relaxed, AgreementRules(chartqa_match="relaxed"))
+    check(CHARTS, tmp_path / "charts", relaxed, {"chartqa_match": "relaxed"})
     pages = dataclasses.replace(PAGES, agree=close(0.9))
-    check(pages, tmp_path / "pages", close(0.5), AgreementRules(anls_threshold=0.5))
-    check(pages, tmp_path / "two stages", close(0.5), AgreementRules(anls_threshold=0.5), suffix="r_s2")
+    check(pages, tmp_path / "pages", close(0.5), {"anls_threshold": 0.5})
+    check(pages, tmp_path / "two stages", close(0.5), {"anls_threshold": 0.5}, suffix="r_s2")
 
 
 def test_a_stricter_rule_takes_the_missing_calls_from_full_rt(tmp_path: Path, task_manager: Any) -> None:
     loose = dataclasses.replace(PAGES, agree=close(0.5))
-    check(loose, tmp_path / "pages", close(0.95), AgreementRules(anls_threshold=0.95), full_rt=True)
+    check(loose, tmp_path / "pages", close(0.95), {"anls_threshold": 0.95}, full_rt=True)
     loose = dataclasses.replace(CHARTS, agree=relaxed)
-    check(loose, tmp_path / "charts", CHARTS.agree, AgreementRules(), full_rt=True)
+    check(loose, tmp_path / "charts", CHARTS.agree, {}, full_rt=True)
 
 
 def check(
-    world: World, folder: Path, agree: Any, rules: AgreementRules, full_rt: bool = False, suffix: str = "s"
+    world: World, folder: Path, agree: Any, options: Mapping[str, Any], full_rt: bool = False, suffix: str = "s"
 ) -> None:
     """Recompute a cascade with another rule of agreement, and compare it with a cascade that has this rule."""
-    other = dataclasses.replace(world, agree=agree)
-    compare(world, other, folder, Rule(Choices(), None, rules), full_rt, suffix)
-
-
-def compare(world: World, other: World, folder: Path, rule: Rule, full_rt: bool, suffix: str = "s") -> None:
-    world.write(folder / "runs", "cascade", suffix)
+    world.write(folder / "runs", "mai", suffix)
     if full_rt:
-        world.write(folder / "runs", "transfer", time="20260102_000000")
-    args = "" if rule.threshold is None else f"{rule.choices},min_confidence={rule.threshold}"
-    other.write(folder / "other", "cascade", suffix, model_args=args)
+        world.write(folder / "runs", "full_rt", time="20260102_000000")
+    dataclasses.replace(world, agree=agree, options=options).write(folder / "other", "mai", suffix)
     runs = read([folder / "runs"])
     ((run,), (expected,)) = (read([folder / name]).of("cascade") for name in ("runs", "other"))
-    documents = decide(known_answers(runs, run), rule, run.benchmark)
+    documents = replay_of(runs, run, MAI, None, AgreementRules(**options))
     assert documents is not None
     assert list(expected.samples.exit) != list(run.samples.exit)
-    for column, name in (("exit", "exit"), ("score", "score"), ("tokens", "output_tokens")):
-        assert list(documents[column]) == list(expected.samples[name]), column
+    documents["output_tokens"] = documents.small_tokens + documents.large_tokens
+    for column in ("exit", "score", "output_tokens"):
+        assert list(documents[column]) == list(expected.samples[column]), column
 
 
-SURE = World(
-    "shapes",
-    [
-        Answers("red", "red", "red", "red", "red", probability=0.99),
-        Answers("red", "blue", "blue", "red", "red", probability=0.3),  # both guess the same
-        Answers("red", "blue", "red", "blue", "red", probability=0.8),
-        Answers("red", "blue", "red", "red", "blue", probability=0.5),
-        Answers("red", "red", "", "red", "red", probability=1.0),  # cannot be read
-    ],
-)
+SURE = [
+    Answers("red", "red", "red", "red", "red", probability=0.99),
+    Answers("red", "blue", "blue", "red", "red", probability=0.3),
+    Answers("red", "blue", "red", "blue", "red", probability=0.8),
+    Answers("red", "blue", "red", "red", "blue", probability=0.5),
+    Answers("red", "red", "", "red", "red", probability=1.0),  # cannot be read
+]
 
 
-@pytest.mark.parametrize("threshold", [0.4, 0.7, 1.0])
-@pytest.mark.parametrize("verify", ["confidence", "both"])
-@pytest.mark.parametrize("first", [("agreement", 0.0), ("confidence", 0.9)])
-def test_the_first_check_by_confidence_is_recomputed_from_a_cascade_and_full_rt(
-    tmp_path: Path, task_manager: Any, verify: Any, threshold: float, first: tuple[str, float]
-) -> None:
-    made = dataclasses.replace(SURE, verify=first[0], min_confidence=first[1])
-    rule = Rule(Choices(verify), threshold, AgreementRules())
-    if first[0] == "confidence" and verify == "both":  # nobody has asked the small model
-        made.write(tmp_path, "cascade")
-        made.write(tmp_path, "transfer", time="20260102_000000")
+def test_only_methods_and_thresholds_whose_calls_are_known_have_a_row(tmp_path: Path, task_manager: Any) -> None:
+    world = World("shapes", SURE, min_confidence=0.7)
+    found = []
+    for method, suffix in (("mai", "s"), ("full_rt", "s"), ("large", "r")):
+        world.write(tmp_path, method, suffix, time=method)
         runs = read([tmp_path])
         (run,) = runs.of("cascade")
-        assert decide(known_answers(runs, run), rule, "shapes") is None
-    else:
-        compare(made, dataclasses.replace(SURE, verify=verify, min_confidence=threshold), tmp_path, rule, full_rt=True)
-
-
-@pytest.mark.parametrize(("later", "mode"), [({"thinker": "large"}, "large"), ({"second_check": "off"}, "transfer")])
-def test_what_follows_the_first_check_is_recomputed_from_large_r_and_from_full_rt(
-    tmp_path: Path, task_manager: Any, later: Any, mode: str
-) -> None:
-    documents = [dataclasses.replace(one, large_thought=one.thought) for one in SURE.documents]
-    world = dataclasses.replace(SURE, documents=documents)
-    world.write(tmp_path, "cascade")
-    world.write(tmp_path, mode, "r" if mode == "large" else "s", time="20260102_000000")
-    runs = read([tmp_path])
-    (run,) = runs.of("cascade")
-    found = decide(known_answers(runs, run), Rule(Choices("confidence", **later), 0.7, AgreementRules()), "shapes")
-    other = {"large": ("large_think", 104), "transfer": ("transfer", 109)}[mode]
-    assert found is not None
-    assert [*zip(found.exit, found.tokens, strict=True)] == [("confident", 4), other, ("confident", 4), other, other]
-    answers = [one.thought if mode == "large" else one.transferred for one in documents]
-    right = [answer == one.gold for answer, one in zip(answers, documents, strict=True)]
-    assert [*found.score] == [True, right[1], True, right[3], right[4]]
-    made = {(one.rule.choices.thinker, one.rule.choices.second_check) for one in outcomes(runs, run)}
-    assert made == {("small", "on"), ("large", "on") if mode == "large" else ("small", "off")}
+        found.append(Counter(one.rule.method.name for one in outcomes(runs, run)))
+    every, sure = len(THRESHOLDS), ("mai_confidence", "mai_confidence_direct")
+    assert 0 < found[0][sure[0]] < every  # MAI asked for thinking where the answer is less sure than the threshold
+    assert found[1] == {"mai": 1, **dict.fromkeys(sure, every)}
+    assert found[2] == {**found[1], "own_thinking": every}
 
 
 def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer(
     tmp_path: Path, task_manager: Any
 ) -> None:
     loose = dataclasses.replace(PAGES, agree=close(0.5))
-    loose.write(tmp_path, "cascade")
+    loose.write(tmp_path, "mai")
     others = [*PAGES.documents[:3], dataclasses.replace(PAGES.documents[3], gold="another")]
-    dataclasses.replace(loose, documents=others).write(tmp_path, "transfer", time="20260102_000000")
+    dataclasses.replace(loose, documents=others).write(tmp_path, "full_rt", time="20260102_000000")
     runs = read([tmp_path])
     (run,) = runs.of("cascade")
-    assert decide(known_answers(runs, run), Rule(Choices(), None, AgreementRules(0.85)), run.benchmark) is None
+    assert replay_of(runs, run, MAI, None, AgreementRules(0.85)) is None
 
 
 def test_a_stricter_rule_is_left_out_without_full_rt(tmp_path: Path, task_manager: Any) -> None:
-    loose = dataclasses.replace(PAGES, agree=close(0.6))
-    loose.write(tmp_path, "cascade", model_args="anls_threshold=0.6")
+    loose = dataclasses.replace(PAGES, agree=close(0.6), options={"anls_threshold": 0.6})
+    loose.write(tmp_path, "mai")
     runs = read([tmp_path])
     (run,) = runs.of("cascade")
-    found = outcomes(runs, run)
-    assert [one.rule.agreement.anls_threshold for one in found if one.rule.name("infovqa_val")[0] != "v"] == [
-        0.5,
-        0.6,
-        0.5,
-    ]
-    assert [one.is_run for one in found][:3] == [False, True, False]
+    found = [one for one in outcomes(runs, run) if one.rule.method == MAI]
+    assert [one.rule.agreement.anls_threshold for one in found] == [0.5, 0.6, 0.5]
+    assert [one.is_run for one in found] == [False, True, False]
     rows = report([tmp_path]).table("rules").rows
     names = ["anls_threshold=0.5", "anls_threshold=0.6", "infovqa_match=anls,anls_threshold=0.5"]
-    assert [(row[2], row[-1]) for row in rows][:3] == list(zip(names, (None, "yes", None), strict=True))
+    assert [(str(row[2]).removeprefix("method=mai,"), row[-1]) for row in rows][:3] == list(
+        zip(names, (None, "yes", None), strict=True)
+    )
 
 
 def test_the_note_of_the_rules_has_the_auroc_of_the_probability(tmp_path: Path, task_manager: Any) -> None:
-    SURE.write(tmp_path, "cascade")
+    World("shapes", SURE).write(tmp_path, "mai")
     runs = read([tmp_path])
     (run,) = runs.of("cascade")
     # Right short answers have 0.99 and 0.8 and 0.5, wrong ones 0.3 and 1.0.

@@ -8,8 +8,8 @@ from support.answers import ATOMS
 from support.documents import DOCS
 from support.scores import lmms_evals_score, scored_doc
 
-from lmms_eval_mai.paper.agreement import extract_answer, read_answer
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.method.agreement import extract_answer, read_answer
+from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.reports.scoring import golds_of, score_of
 
 Doc = dict[str, Any]

@@ -40,10 +40,10 @@ def table_11(folder: Path, profile: seconds.Profile = PAPER) -> Table:
     return found
 
 
-def call_s(model: str, *stages: str) -> float:
-    """Return the time of a call of each stage, with the prompts of 300 tokens that the folders of tests have."""
+def call_s(model: str, *prompts: str) -> float:
+    """Return the time of a call of each prompt, with inputs of 300 tokens that the folders of tests have."""
     times = PAPER.models[model]
-    return float(sum(times.seconds(300, TOKENS[stage]) for stage in stages))
+    return float(sum(times.seconds(300, TOKENS[prompt]) for prompt in prompts))
 
 
 def test_full_rt_of_table_11_follows_from_table_5_within_1_percent_on_four_benchmarks() -> None:
@@ -77,18 +77,18 @@ def test_the_ttft_is_interpolated_between_lengths_and_continued_after_the_longes
 
 
 def test_every_call_of_a_run_counts_with_its_own_model_and_tokens(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade", time="20260101_000000")  # 4 short answers, 3 thinkings, 2 transfers
-    POPE.write(tmp_path, "transfer", time="20260102_000000")
+    POPE.write(tmp_path, "mai", time="20260101_000000")  # 4 short answers, 3 thinkings, 2 transfers
+    POPE.write(tmp_path, "full_rt", time="20260102_000000")
     found = table_11(tmp_path)
     mai, full = (row_of(found, "POPE", f"{name} 8B + 2B-R") for name in ("MAI", "Full RT"))
-    small_s = call_s(SMALL, *4 * ["short"], *3 * ["think"])
-    large_s = call_s(LARGE, *4 * ["short"], *2 * ["transfer"])
+    small_s = call_s(SMALL, *4 * ["simple"], *3 * ["think"])
+    large_s = call_s(LARGE, *4 * ["simple"], *2 * ["transfer"])
     assert value(mai["Eq. 27, s"]) == pytest.approx(small_s + large_s)
     assert value(mai["Full RT / MAI"]) == pytest.approx(value(full["Eq. 27, s"]) / (small_s + large_s))
 
 
 def test_a_profile_of_ones_own_gives_the_seconds_of_each_method(tmp_path: Path, capsys: Any) -> None:
-    dataclasses.replace(POPE, small="./demo/small", large="./demo/large").write(tmp_path / "out", "cascade")
+    dataclasses.replace(POPE, small="./demo/small", large="./demo/large").write(tmp_path / "out", "mai")
     folder = "/elsewhere/lmms_eval_mai/pairs/demo"
     times = {"ttft_s": [[100, 0.5]], "tokens_per_s": 10}
     models = {f"{folder}/{side}": times for side in ("small", "large")}
@@ -101,7 +101,7 @@ def test_a_profile_of_ones_own_gives_the_seconds_of_each_method(tmp_path: Path, 
 
 
 def test_models_that_a_profile_lacks_have_no_seconds_and_a_broken_file_is_refused(tmp_path: Path) -> None:
-    dataclasses.replace(POPE, small="a").write(tmp_path / "out", "cascade")
+    dataclasses.replace(POPE, small="a").write(tmp_path / "out", "mai")
     runs = build.read([tmp_path / "out"])
     assert [PAPER.of_run(run) for run in runs.of("cascade")] == [None]
     (tmp_path / "profile.json").write_text('{"device": "here"}')

@@ -14,7 +14,7 @@ MAI = ("POPE", "MAI 8B + 2B-R")
 
 
 def test_harm_of_a_cascade_is_against_its_own_short_answers(tmp_path: Path) -> None:
-    WORLD.write(tmp_path, "cascade")
+    WORLD.write(tmp_path, "mai")
     before = row_of(report([tmp_path]).table("harm-and-rescue"), *MAI)
     # The answers are sampled, and those of another run of the large model differ.
     others = [dataclasses.replace(one, large="no" if one.large == "yes" else "yes") for one in DOCUMENTS]
@@ -23,7 +23,7 @@ def test_harm_of_a_cascade_is_against_its_own_short_answers(tmp_path: Path) -> N
 
 
 def test_another_model_is_compared_and_has_its_tokens_without_a_trace(tmp_path: Path) -> None:
-    WORLD.write(tmp_path, "cascade")
+    WORLD.write(tmp_path, "mai")
     lines = [line(doc_id, one.gold, "yes", float(one.gold == "yes")) for doc_id, one in enumerate(DOCUMENTS)]
     for one in lines:
         one["token_counts"] = [{"input_tokens": 9, "output_tokens": 3}]

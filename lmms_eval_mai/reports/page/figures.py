@@ -11,14 +11,13 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from lmms_eval_mai.paper.sample import exits_of
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.formats import frame
 from lmms_eval_mai.reports.page.samples import Look, looks
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.report import Estimate, Report
 from lmms_eval_mai.reports.runs import Runs
-from lmms_eval_mai.reports.summary import RIGHT
+from lmms_eval_mai.reports.summary import ORDER, RIGHT
 
 COSTS = {"tokens": "output tokens of both models", "wall_s": "wall seconds"}
 TICKS = [step * 10.0**power for power in range(-4, 6) for step in (1, 2, 5)]
@@ -75,14 +74,19 @@ def _scored(row: Any, digits: int = 1) -> str:
     return Estimate(row.score, 0, low if known else None, high if known else None).shown(digits)
 
 
+def _colour(node: str) -> str:
+    """Return the name of the colour of a node. The exits of one's own methods share one."""
+    return node if node in (*ORDER, "documents", "check_failed") else "other"
+
+
 def _flow(run: Run, runs: Runs, names: Any) -> Chart:
     """Return the bands from all documents to the exits, and through `check_failed` to the later ones."""
     samples = run.samples
-    first, *later = exits_of("cascade", run.method.choices)
+    first, *later = run.setup.method.exits
     bands = [("documents", first, samples.exit == first), ("documents", "check_failed", samples.exit.isin(later))]
     bands += [("check_failed", exit, samples.exit == exit) for exit in later]
     bands = [band for band in bands if band[2].any()]
-    name, task = runs.name(run.method), benchmark_name(run.benchmark)
+    name, task = runs.name(run.setup), benchmark_name(run.benchmark)
     labels = {"documents": f"{len(samples):,} documents"}
     for _, target, flags in bands:
         right = f"<br>{100 * (samples.score[flags] >= RIGHT).mean():.1f}% right" * (target != "check_failed")
@@ -94,7 +98,7 @@ def _flow(run: Run, runs: Runs, names: Any) -> Chart:
     made = _new(330, margin={"l": 14, "t": 14, "r": 14, "b": 14}).add_sankey(
         arrangement="fixed",
         node_label=[*labels.values()],
-        node_color=[f"var(--{node})" for node in labels],
+        node_color=[f"var(--{_colour(node)})" for node in labels],
         node_customdata=[*filters.values()],
         node_hoverinfo="none",
         node_pad=50,
@@ -104,7 +108,7 @@ def _flow(run: Run, runs: Runs, names: Any) -> Chart:
         link_target=[places[target] for _, target, _ in bands],
         link_value=[int(flags.sum()) for _, _, flags in bands],
         link_label=[labels[target] for _, target, _ in bands],
-        link_color=[f"var(--{target},0.38)" for _, target, _ in bands],
+        link_color=[f"var(--{_colour(target)},0.38)" for _, target, _ in bands],
         link_customdata=[filters[target] for _, target, _ in bands],
         link_hovertemplate="%{label}<extra></extra>",
     )
@@ -144,29 +148,26 @@ def _points(benchmark: str, rows: pd.DataFrame, unit: str, styles: dict[str, Loo
 
 
 CURVES = {
-    "agreement": "mai",
-    "confidence": "full-rt",
-    "both": "other",
-    "second_check=off": "transfer",
-    "thinker=large": "agree_short",
+    "mai": "mai",
+    "mai_confidence": "full-rt",
+    "mai_confidence_direct": "transfer",
+    "own_thinking": "agree_short",
 }
-"""What sets a rule apart -> the colour of its curve."""
+"""Method -> the colour of its curve. Those of one's own share one."""
 
 
 def _rules(title: str, rows: pd.DataFrame) -> Chart:
     """Return score over output tokens with other rules, one curve for each first check. Rules with one outcome share a
     point; a ring is the rule of a run."""
     made, words = _new(360, showlegend=True), []
-    later = rows.rule.str.extract(r"(second_check=off|thinker=large)", expand=False)
-    verify = later.fillna(rows.rule.str.extract(r"verify=(\w+)", expand=False)).fillna("agreement")
-    every = rows.assign(verify=verify, is_run=rows.run.eq("yes") if "run" in rows else False)
-    for check, colour in CURVES.items():
-        chosen = every[every.verify == check].sort_values("output_tokens")
+    methods = rows.rule.str.extract(r"method=(\w+)", expand=False)
+    every = rows.assign(of_method=methods, is_run=rows.run.eq("yes") if "run" in rows else False)
+    for check in methods.drop_duplicates():
+        colour = CURVES.get(check, "other")
+        chosen = every[every.of_method == check].sort_values("output_tokens")
         points = chosen.groupby(["output_tokens", "score"], sort=False, as_index=False).agg(
             {"rule": ", ".join, "score_low": "first", "score_high": "first", "is_run": "any"}
         )
-        if points.empty:
-            continue
         texts = [
             f"{row.rule}: score {_scored(row, 2)}, {row.output_tokens:.1f} output tokens" for row in points.itertuples()
         ]

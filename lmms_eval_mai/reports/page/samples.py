@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmms_eval_mai.reports.folders import Run, records
-from lmms_eval_mai.reports.methods import MODES
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
+from lmms_eval_mai.reports.replay import checks
 from lmms_eval_mai.reports.runs import Runs
+from lmms_eval_mai.reports.setups import KINDS
 from lmms_eval_mai.reports.summary import transferred
 
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "star", "circle-open", "diamond-open", "square-open")
@@ -30,7 +31,7 @@ def pack_bytes(data: bytes) -> str:
 
 def shown_runs(runs: Runs) -> list[Run]:
     """Return the runs whose samples the page shows: the cascades first, then Full RT, then single models."""
-    return [run for mode in reversed(MODES) for run in runs.of(mode) if not run.derived and len(run.samples)]
+    return [run for kind in reversed(KINDS) for run in runs.of(kind) if not run.derived and len(run.samples)]
 
 
 def sample_blocks(runs: Runs) -> Iterator[tuple[str, str]]:
@@ -41,8 +42,8 @@ def sample_blocks(runs: Runs) -> Iterator[tuple[str, str]]:
         {
             "task": benchmark_name(run.benchmark),
             "images": run.benchmark,
-            "method": runs.name(run.method),
-            "exits": list(dict.fromkeys(run.samples.exit.dropna())),
+            "method": runs.name(run.setup),
+            "exits": list(run.setup.method.exits) if run.ours else [],
         }
         for run in shown
     ]
@@ -52,18 +53,23 @@ def sample_blocks(runs: Runs) -> Iterator[tuple[str, str]]:
 
 def rows(runs: Runs, run: Run) -> list[dict[str, Any]]:
     """Return the answer to each document with its question, its calls, and what the checks compared."""
-    effect = effects(runs, run)
+    effect, stops = effects(runs, run), list(checks(run)) if run.ours else []
     found = {}
     for record in records(run):
         row = record.row
-        checks = [
-            {"small": small, "large": row["large_answer"], "agree": agree}
-            for small, agree in ((row["small_answer"], row["agree"]), (row["thought_answer"], row["agree_think"]))
-            if agree is not None
+        compared = [
+            {
+                "of": " and ".join(stop.agree),
+                "a": text(of.a[doc_id]),
+                "b": text(of.b[doc_id]),
+                "agree": bool(of.agree[doc_id]),
+            }
+            for stop, of in stops
+            if (doc_id := row["doc_id"]) in of.index
         ]
         calls = [
             {
-                **{name: call[name] for name in ("side", "stage", "text")},
+                **{name: call[name] for name in ("side", "prompt", "text")},
                 "tokens": call["output_tokens"],
                 "seconds": None if call.get("shared") else round(call["total_s"], 4),
                 "cut": call["finish_reason"] == "length",
@@ -79,15 +85,20 @@ def rows(runs: Runs, run: Run) -> list[dict[str, Any]]:
             "exit": row["exit"] or "",
             "effect": effect.get(row["doc_id"], ""),
             "kind": row["kind"] or "",
-            "checks": checks,
+            "checks": compared,
             "calls": calls,
         }
     return [found[doc_id] for doc_id in sorted(found)]
 
 
+def text(answer: Any) -> str | None:
+    """Return a parsed answer; None if it cannot be read."""
+    return answer if isinstance(answer, str) else None
+
+
 def effects(runs: Runs, run: Run) -> dict[int, str]:
     """Return "harm" or "rescue" for each document that a transfer changed against the large model's short answer."""
-    answers = None if run.method.mode == "alone" else transferred(runs, run)
+    answers = None if run.setup.kind == "alone" else transferred(runs, run)
     if answers is None:
         return {}
     changed = answers[answers.after != answers.before]
@@ -106,9 +117,9 @@ class Look:
 def looks(runs: Runs) -> dict[str, Look]:
     """Return the look of each method by its name. Methods of one role differ in their symbols."""
     found: dict[str, Look] = {}
-    for run in (run for mode in MODES for run in runs.of(mode)):
+    for run in (run for kind in KINDS for run in runs.of(kind)):
         side = run.calls.side.iloc[0] if len(run.calls) else "other"
-        role = {"cascade": "mai", "transfer": "full-rt", "own": "other"}.get(run.method.mode, side)
+        role = {"cascade": "mai", "full_rt": "full-rt", "own": "other"}.get(run.setup.kind, side)
         same = sum(look.role == role for look in found.values())
-        found.setdefault(runs.name(run.method), Look(role, SYMBOLS[same % len(SYMBOLS)]))
+        found.setdefault(runs.name(run.setup), Look(role, SYMBOLS[same % len(SYMBOLS)]))
     return found

@@ -44,7 +44,7 @@ def unpack(block: str) -> Any:
 
 
 def test_samples_have_question_answers_exit_score_checks_and_every_call(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "cascade")
+    POPE.write(tmp_path, "mai")
     found = {name: unpack(block) for name, block in sample_blocks(build.read([tmp_path]))}
     (run,), samples = found["runs"], found["samples-0"]
     assert (run["task"], run["method"]) == ("POPE", "MAI 8B + 2B-R")
@@ -52,28 +52,30 @@ def test_samples_have_question_answers_exit_score_checks_and_every_call(tmp_path
     assert [one["exit"] for one in samples] == ["agree_short", "agree_think", "transfer", "transfer"]
     last = samples[3]
     assert (last["question"], last["score"], last["id"]) == ("A question?", 0, 3)
-    assert [(call["side"], call["stage"], call["text"], call["tokens"], call["seconds"]) for call in last["calls"]] == [
-        ("small", "short", "", 4, 0.25),
-        ("large", "short", "no", 4, 0.25),
+    assert [
+        (call["side"], call["prompt"], call["text"], call["tokens"], call["seconds"]) for call in last["calls"]
+    ] == [
+        ("small", "simple", "", 4, 0.25),
+        ("large", "simple", "no", 4, 0.25),
         ("small", "think", "Thinking. [[yes]]", 100, 0.25),
         ("large", "transfer", "yes", 5, 0.25),
     ]
     assert last["checks"] == [
-        {"small": None, "large": "no", "agree": False},
-        {"small": "yes", "large": "no", "agree": False},
+        {"of": "small.simple and large.simple", "a": None, "b": "no", "agree": False},
+        {"of": "small.think and large.simple", "a": "yes", "b": "no", "agree": False},
     ]
 
 
 def test_harm_and_rescue_are_counted_as_in_the_table(report: Report, runs: Runs) -> None:
     table = report.table("harm-and-rescue")
     checked = 0
-    for run in [*runs.of("cascade"), *runs.of("transfer")]:
+    for run in [*runs.of("cascade"), *runs.of("full_rt")]:
         name = {"pope": "POPE"}.get(run.benchmark, run.benchmark)
         found = list(effects(runs, run).values())
-        if run.benchmark == "shapes" and run.method.mode == "transfer":  # no documents in common with large S
-            assert not found and all(one[:2] != (name, runs.name(run.method)) for one in table.rows)
+        if run.benchmark == "shapes" and run.setup.kind == "full_rt":  # no documents in common with large S
+            assert not found and all(one[:2] != (name, runs.name(run.setup)) for one in table.rows)
             continue
-        row = row_of(table, name, runs.name(run.method))
+        row = row_of(table, name, runs.name(run.setup))
         assert (found.count("harm"), found.count("rescue")) == (row["lost"], row["won"])
         checked += len(found)
     assert checked > 5
@@ -116,7 +118,7 @@ def test_the_numbers_of_each_figure_are_in_words(report: Report, runs: Runs) -> 
         sentence = f"{exit}, {len(documents)} ({100 * len(documents) / 60:.1f}%), {right:.1f}% right"
         assert sentence in words["flow", "POPE, MAI 8B + 2B-R"]
     rules = {one.split(":")[0] for one in words["rules", "POPE, MAI 8B + 2B-R"]}
-    assert any("verify=agreement" in one for one in rules)
+    assert any("method=mai" in one for one in rules)
 
 
 def test_a_missing_library_is_an_error_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,10 +132,10 @@ def test_a_sample_shows_its_image_its_checks_and_its_calls(shown: Page) -> None:
     assert shown.locator("#detail img").evaluate("one => one.decode().then(() => one.naturalWidth)") == 40
     choose(shown, task="shapes", effect="rescue")
     shown.locator("#list .row").first.click()
-    until(shown, "byId('detail').textContent.includes('small circle, large square: do not agree')")
+    until(shown, "byId('detail').textContent.includes('small.simple and large.simple: circle and square do not agree')")
     assert [one.partition(":")[0] for one in shown.locator("#detail .call .note").all_text_contents()] == [
-        "small model, short",
-        "large model, short",
+        "small model, simple",
+        "large model, simple",
         "small model, think",
         "large model, transfer",
     ]

@@ -4,7 +4,6 @@
 
 const NONCE = document.currentScript.nonce; // scripts without it are refused
 const SHOWN = 200; // samples in the list until the user asks for more
-const EXITS = { check_failed: ["agree_think", "transfer", "large_think"] };
 const page = { charts: [], runs: [], samples: [], images: null, found: [], limit: SHOWN, open: null, turn: 0 };
 
 const byId = (id) => document.getElementById(id);
@@ -105,7 +104,7 @@ async function search() {
   const turn = ++page.turn, filters = form(), run = Number(filters.run.value || 0);
   const samples = await (page.samples[run] ??= valueOf(`samples-${run}`));
   if (turn !== page.turn) return;
-  const exits = EXITS[filters.exit.value] ?? [filters.exit.value];
+  const exits = filters.exit.value === "check_failed" ? page.runs[run].exits.slice(1) : [filters.exit.value];
   const isRight = (sample) => (sample.score === null ? "" : sample.score >= 0.5 ? "right" : "wrong");
   page.found = samples.filter((sample) => (!filters.exit.value || exits.includes(sample.exit))
     && (!filters.answer.value || isRight(sample) === filters.answer.value)
@@ -146,14 +145,14 @@ async function openSample(sample, row) {
   const pictures = (images?.of[run.images]?.[sample.id] ?? []).map((number) =>
     make("img", { src: `data:image/webp;base64,${images.data[number]}`, alt: "Image of the document, reduced" }));
   const pair = (name, text) => [make("dt", {}, name), make("dd", {}, text)];
-  const checks = sample.checks.flatMap((check) => pair("check", `small ${check.small ?? "(unreadable)"}, large ${check.large ?? "(unreadable)"}: ${check.agree ? "agree" : "do not agree"}`));
+  const checks = sample.checks.flatMap((check) => pair("check", `${check.of}: ${check.a ?? "(unreadable)"} and ${check.b ?? "(unreadable)"} ${check.agree ? "agree" : "do not agree"}`));
   byId("detail").replaceChildren(
     make("p", {}, ...marks(sample)), ...pictures,
     make("h4", {}, "Question"), make("pre", {}, sample.question),
     make("dl", {}, ...pair("gold answer", sample.gold), ...pair("scored answer", sample.answer), ...checks, ...(sample.kind ? pair("kind", sample.kind) : [])),
     make("h4", {}, sample.calls.length ? "Calls" : "The trace has no calls"),
     ...sample.calls.map((call) => make("div", { class: `call ${call.side}` },
-      make("p", { class: "note" }, `${call.side} model, ${call.stage}: ${whole.format(call.tokens)} tokens${call.seconds === null ? "" : `, ${call.seconds.toFixed(3)} s`}${call.cut ? ", cut off" : ""}`),
+      make("p", { class: "note" }, `${call.side} model, ${call.prompt}: ${whole.format(call.tokens)} tokens${call.seconds === null ? "" : `, ${call.seconds.toFixed(3)} s`}${call.cut ? ", cut off" : ""}`),
       make("pre", {}, call.text))),
   );
   byId("detail").scrollTop = 0;

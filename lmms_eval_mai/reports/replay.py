@@ -1,0 +1,194 @@
+"""What a method would have done with the finished calls of some runs, without a model.
+
+`known_calls` collects the calls of all runs on the same documents with the same models. `replay` walks through the
+steps of a method as `method/run.py` does. The result is that of a real run if decoding is greedy and answers do not
+depend on the batch; in bfloat16 vLLM's may, by a token.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.method.agreement import AgreementRules
+from lmms_eval_mai.method.agreement import agree as agree_one
+from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
+from lmms_eval_mai.method.methods import THINKING, Method, Stop, asks_of, prompt_of
+from lmms_eval_mai.reports.folders import Run
+from lmms_eval_mai.reports.scoring import score_of
+from lmms_eval_mai.reports.setups import Setup
+
+Known = Mapping[str, pd.DataFrame]
+"""Name of a call, such as `small.think` or `large.transfer(small.think)` -> the columns of `rows.CALLS`, and the
+`score` of its answer, by document. Documents without such a call are missing."""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The names of the calls that an `Ask` makes."""
+
+    thinking: str
+    answer: str
+    """The same call, except with two stages."""
+    also: tuple[str, ...] = ()
+    """Calls before it that not every run needs: the scoring of sparse transfer."""
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Those that a run must have made."""
+        return tuple(dict.fromkeys((self.thinking, self.answer)))
+
+
+def calls_of(method: Method, setup: Setup) -> dict[str, Calls]:
+    """Return the calls of each `Ask` of a method by its name."""
+    found: dict[str, Calls] = {}
+    for ask in method.asks:
+        prompt = prompt_of(ask, setup.variant, setup.think)
+        name = f"{ask.side}.{prompt}"
+        if prompt == "transfer":
+            of = found[ask.of].thinking
+            found[ask.name] = Calls(f"{name}({of})", f"{name}({of})", (f"{ask.side}.score({of})",))
+        elif prompt in THINKING and setup.two_stage and method.is_answer_used(ask):
+            found[ask.name] = Calls(name, f"{ask.side}.stage2({name})")
+        else:
+            found[ask.name] = Calls(name, name)
+    return found
+
+
+def calls_of_run(run: Run) -> dict[str, pd.DataFrame]:
+    """Return the calls of one run, with the scores of their answers. The score of a final answer is lmms-eval's."""
+    names = run.calls.side.str.cat(run.calls.prompt, ".")
+    names = names.where(run.calls.of.isna(), names + "(" + run.calls.of.fillna("") + ")")
+    answers = calls_of(run.setup.method, run.setup)
+    of_exit = {stop.exit: answers[stop.answer].answer for stop in run.setup.method.stops}
+    final = run.samples.exit.map(of_exit)
+    if run.setup.kind == "alone":  # its exit has any name
+        final = names.groupby(run.calls.doc_id).last().reindex(run.samples.index)
+    found = {}
+    for name, rows in run.calls.groupby(names, sort=False):
+        frame = rows.set_index("doc_id")
+        pairs = zip(frame.parsed, run.samples.target[frame.index], strict=True)
+        scores = pd.Series([score_of(run.benchmark, *one) for one in pairs], index=frame.index, dtype=float)
+        is_final = final[frame.index] == name
+        found[str(name)] = frame.assign(score=scores.where(~is_final, run.samples.score[frame.index]))
+    return found
+
+
+def known_calls(run: Run, others: Iterator[Run], small: str, large: str) -> Known:
+    """Return the calls on the documents of a run: its own, and what other runs add. `small`, `large`: the models."""
+    found: dict[str, pd.DataFrame] = {}
+    for other in (run, *others):
+        if other.setup.decoding != run.setup.decoding:
+            continue
+        same = other.samples.target.reindex(run.samples.index) == run.samples.target
+        roles = {
+            side: role
+            for side in SIDES
+            for role, model in zip(SIDES, (small, large), strict=True)
+            if model and other.setup.model_of(side) == model
+        }
+        for name, frame in calls_of_run(other).items():
+            side, _, prompt = name.partition(".")
+            is_transfer = prompt.startswith(("transfer", "score"))
+            if side not in roles or (is_transfer and other.setup.transfer != run.setup.transfer):
+                continue
+            name = f"{roles[side]}.{prompt}"
+            new = frame[same.reindex(frame.index, fill_value=False)]
+            if name in found:
+                new = pd.concat([found[name], new.loc[new.index.difference(found[name].index)]])
+            found[name] = new
+    return {name: frame.reindex(run.samples.index) for name, frame in found.items()}
+
+
+def replay(
+    method: Method, known: Known, setup: Setup, benchmark: str, rules: AgreementRules, threshold: float | None
+) -> pd.DataFrame | None:
+    """Return `exit`, `answer` (parsed), `score`, `small_tokens` and `large_tokens` of each document. None: one lacks a
+    call. `setup`: that of the run whose documents these are. `threshold`: of stops without one of their own."""
+    calls = calls_of(method, setup)
+    index = next(iter(known.values())).index
+    nothing = next(iter(known.values())).iloc[:0].reindex(index)  # perhaps no document needs the call
+    known = {**dict.fromkeys((name for one in calls.values() for name in one.needed), nothing), **known}
+    open_ = pd.Series(True, index=index)
+    empty = {"exit": None, "answer": None, "score": np.nan, "small_tokens": 0.0, "large_tokens": 0.0}
+    made = pd.DataFrame(empty, index)
+    for step in method.steps:
+        if isinstance(step, Stop):
+            done = open_ & _stops(step, calls, known, benchmark, rules, threshold)
+            answer = known[calls[step.answer].answer]
+            made.loc[done, "exit"] = step.exit
+            made.loc[done, "answer"] = answer.parsed[done]
+            made.loc[done, "score"] = answer.score[done]
+            open_ &= ~done
+        for ask in asks_of(step):
+            made[f"{ask.side}_tokens"] += _tokens(calls[ask.name], known).where(open_, 0)
+    return None if made.drop(columns=["exit", "answer"]).isna().any(axis=None) else made
+
+
+def _stops(
+    stop: Stop, calls: Mapping[str, Calls], known: Known, benchmark: str, rules: AgreementRules, threshold: float | None
+) -> pd.Series:
+    """Return whether the conditions of a stop hold, for each document."""
+    index = next(iter(known.values())).index
+    done = pd.Series(True, index=index)
+    if stop.agree:
+        a, b = (known[calls[name].answer].parsed for name in stop.agree)
+        done &= agree(benchmark, a, b, rules)
+    if stop.sure:
+        least = stop.min_confidence if stop.min_confidence is not None else threshold
+        answer = known[calls[stop.sure].answer]
+        done &= answer.answer_logprob.ge(math.log(least or 1.0)) & answer.parsed.notna()
+    return done
+
+
+def _tokens(calls: Calls, known: Known) -> pd.Series:
+    tokens = sum(known[name].output_tokens for name in calls.needed)
+    return tokens + sum(known[name].output_tokens.fillna(0) for name in calls.also if name in known)
+
+
+def agree(benchmark: str, a: pd.Series, b: pd.Series, rules: AgreementRules) -> pd.Series:
+    """Return whether two parsed answers agree, for each document."""
+    of, pairs = BENCHMARKS.get(benchmark, GENERIC), zip(a, b, strict=True)
+    found = [isinstance(x, str) and isinstance(y, str) and agree_one(of, x, y, rules) for x, y in pairs]
+    return pd.Series(found, index=a.index, dtype=bool)
+
+
+def checks(run: Run) -> Iterator[tuple[Stop, pd.DataFrame]]:
+    """Yield each stop of a run that compares two answers. For the documents that reached it: whether the answers
+    `agree`, the parsed answers `a` and `b`, and the score of the answer that it would return."""
+    own, calls = calls_of_run(run), calls_of(run.setup.method, run.setup)
+    for number, stop in enumerate(run.setup.method.stops):
+        names = [calls[name].answer for name in (*stop.agree, stop.answer)]
+        if not stop.agree or any(name not in own for name in names):
+            continue
+        reached = run.samples.index[~run.samples.exit.isin(run.setup.method.exits[:number])]
+        a, b, answer = (own[name].reindex(reached) for name in names)
+        same = agree(run.benchmark, a.parsed, b.parsed, run.rules)
+        yield stop, pd.DataFrame({"agree": same, "a": a.parsed, "b": b.parsed, "score": answer.score})
+
+
+def derived(run: Run, method: Method, setup: Setup, made: pd.DataFrame, known: Known) -> Run:
+    """Return the result of a replay as a run. `setup`: that of the new run. It has no times."""
+    calls, samples = calls_of(method, setup), run.samples
+    rows = []
+    reached = pd.Series(True, index=made.index)
+    for step in method.steps:
+        for ask in asks_of(step):
+            rows += [known[name][reached] for name in (*calls[ask.name].needed, *calls[ask.name].also) if name in known]
+        if isinstance(step, Stop):
+            reached &= made.exit != step.exit
+    parsed = made.answer
+    samples = samples.assign(
+        score=made.score,
+        predicted=parsed.where(parsed.isin(("yes", "no")), "other").where(samples.predicted.notna(), None),
+        output_tokens=made.small_tokens + made.large_tokens,
+        exit=made.exit,
+        readable=parsed.notna(),
+        parsed=parsed,
+    )
+    made_calls = pd.concat(rows).dropna(subset="side").reset_index(names="doc_id")
+    made_calls = made_calls.assign(seconds=np.nan, shared=True)[[*run.calls]].astype(run.calls.dtypes.to_dict())
+    return replace(run, setup=setup, samples=samples, calls=made_calls, wall_s=None, derived=True)

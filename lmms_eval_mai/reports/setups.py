@@ -1,0 +1,169 @@
+"""How the runs of one row of a report answer: `Setup`, from the first trace of a run."""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from lmms_eval_mai.contract import Side
+from lmms_eval_mai.method import methods, prompts
+from lmms_eval_mai.method.agreement import AgreementRules
+from lmms_eval_mai.method.files import of_steps
+from lmms_eval_mai.method.methods import FULL_RT, LARGE, MAI, OF_VARIANT, THINKING, Method, prompt_of
+from lmms_eval_mai.method.prompts import Variant
+
+Kind = Literal["alone", "full_rt", "own", "cascade"]
+KINDS: tuple[Kind, ...] = ("alone", "full_rt", "own", "cascade")
+TRANSFER = ("transfer_answer", "transfer", "sparse_delta", "sparse_layer", "sparse_from")
+"""Options that change the transfer."""
+AGREEMENT = ("anls_threshold", "infovqa_match", "chartqa_match")
+"""Options that change the agreement (`AgreementRules`)."""
+NAMES = {
+    MAI: "MAI",
+    FULL_RT: "Full RT",
+    methods.MAI_CONFIDENCE: "MAI by confidence",
+    methods.MAI_CONFIDENCE_DIRECT: "MAI by confidence, direct",
+    methods.OWN_THINKING: "own thinking",
+}
+"""Method -> its name for people."""
+VARIANT_OF = {prompt: variant for variant, prompt in OF_VARIANT.items()}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A method, its models, its prompt and its options. Two runs with one setup on one benchmark should give the same
+    result."""
+
+    method: Method
+    """`LARGE` stands for any model alone."""
+    model: str
+    """The model that gives the final answer: the large one of a pair."""
+    small: str = ""
+    """The small model of a pair. Empty: it is not asked."""
+    variant: Variant | None = "S"
+    """The prompt of one model alone; else that of the thinking. None: another task's own prompt."""
+    two_stage: bool = False
+    options: tuple[str, ...] = ()
+    """Options that can change an answer and are not at their default, such as `anls_threshold=0.5`."""
+
+    @property
+    def kind(self) -> Kind:
+        """One model alone; a method without a condition; one with a single model; a cascade of both models."""
+        if self.method == LARGE:
+            return "alone"
+        if not any(stop.agree or stop.sure for stop in self.method.stops):
+            return "full_rt"
+        return "own" if len(self.method.sides) == 1 else "cascade"
+
+    @property
+    def prompt(self) -> str:
+        """The paper's name of the prompt: S, E, R, E(S2) or R(S2); in Full RT and MAI, that of the thinking."""
+        return "own prompt" if self.variant is None else self.variant + ("(S2)" if self.two_stage else "")
+
+    @property
+    def think(self) -> Variant:
+        """The thinking prompt of a task that has neither E nor R."""
+        return "E" if "think=E" in self.options else "R"
+
+    @property
+    def min_confidence(self) -> float | None:
+        """The threshold of the run. None: no stop uses it."""
+        value = next((one.partition("=")[2] for one in self.options if one.startswith("min_confidence=")), "")
+        return float(value) if value else None
+
+    @property
+    def decoding(self) -> tuple[str, ...]:
+        """The options that change every call."""
+        return self._options_without((*TRANSFER, *AGREEMENT, "min_confidence", "think"))
+
+    @property
+    def transfer(self) -> tuple[str, ...]:
+        """The options that change the transfer."""
+        return tuple(option for option in self.options if option.partition("=")[0] in TRANSFER)
+
+    @property
+    def of_replays(self) -> "Setup":
+        """The setup with which other methods are replayed on the documents of a run. Those of one model alone think
+        with R."""
+        return replace(self, variant=self.variant and "R", two_stage=False) if self.kind == "alone" else self
+
+    def model_of(self, side: Side) -> str:
+        """Return the model of a side. A model alone is that of its only calls, whatever its side."""
+        return self.small if side == "small" and self.small else self.model
+
+    def alone(self, side: Side, variant: Variant | None, two_stage: bool = False) -> "Setup":
+        """Return the setup of one model of this pair."""
+        return Setup(LARGE, self.model_of(side), "", variant, two_stage, self.decoding)
+
+    def short(self, side: Side) -> "Setup":
+        """Return the setup of the short answers of this method: S, or the own prompt of another task."""
+        return self.alone(side, "S" if self.variant else None)
+
+    def full_rt(self) -> "Setup":
+        """Return Full RT of the same pair with the same thinking, which has one stage (Table 8)."""
+        options = self._options_without((*AGREEMENT, "min_confidence"))
+        return replace(self, method=FULL_RT, two_stage=False, options=options)
+
+    def with_method(self, method: Method, threshold: float | None = None) -> "Setup":
+        """Return the setup of another method with the same models and options. `threshold`: that of its stops."""
+        if len(method.asks) == 1:
+            prompt = prompt_of(method.asks[0], self.variant, self.think)
+            return self.alone(method.sides[0], VARIANT_OF[prompt], self.two_stage and prompt in THINKING)
+        unused: tuple[str, ...] = () if any(stop.agree for stop in method.stops) else AGREEMENT
+        unused += () if any(ask.of for ask in method.asks) else TRANSFER
+        options = self._options_without((*unused, "min_confidence"))
+        if method.needs_threshold and threshold is not None:
+            options = tuple(sorted((*options, f"min_confidence={threshold!r}")))
+        *small, model = map(self.model_of, method.sides)
+        return replace(self, method=method, model=model, small="".join(small), options=options)
+
+    def _options_without(self, names: Collection[str]) -> tuple[str, ...]:
+        return tuple(option for option in self.options if option.partition("=")[0] not in names)
+
+
+def setup_of(trace: Mapping[str, Any], variant: Variant | None, two_stage: bool, benchmark: str) -> Setup:
+    """Return the setup of a run from the first trace that has a threshold, or else from the first one. `variant` and
+    `two_stage`: the prompt of the task. Raises what a broken trace raises."""
+    name, options = trace["method"], dict(trace["options"])
+    method = of_steps(name, trace["steps"], "The method of the trace")
+    *small, model = (identity(trace.get(side, "")) for side in method.sides)
+    if len(method.asks) == 1:
+        return Setup(method, model, "", variant, two_stage, _written(options)).with_method(method)
+    if options.get("transfer_answer") == prompts.transfer_answer(benchmark):
+        del options["transfer_answer"]
+    if (threshold := trace.get("min_confidence")) is not None:
+        options["min_confidence"] = float(threshold)
+    if variant is not None:  # it names the thinking prompt
+        think = options.pop("think", "R")
+        variant = variant if variant != "S" else "E" if think == "E" else "R"
+    return Setup(method, model, "".join(small), variant, two_stage, _written(options))
+
+
+def setup_of_other(results: Mapping[str, Any], variant: Variant | None, two_stage: bool) -> Setup:
+    """Return the setup of a run of another model class of lmms-eval, from its results file."""
+    config = results.get("config") or {}
+    text = config.get("model_args") or ""
+    # Arguments that are a list or a mapping are not needed here, so a comma always ends a value.
+    arguments = dict(text) if isinstance(text, Mapping) else dict(re.findall(r"(?:^|,)\s*(\w+)=([^,]*)", text))
+    gen_kwargs = config.get("gen_kwargs") or ""
+    if not isinstance(gen_kwargs, str):
+        gen_kwargs = " ".join(f"{name}={value}" for name, value in sorted(gen_kwargs.items()))
+    names = ("pretrained", "model_version", "model", "model_id", "path")
+    named = next((arguments[name] for name in names if arguments.get(name)), config.get("model") or "")
+    options = _written({"gen_kwargs": gen_kwargs} if gen_kwargs else {})
+    return Setup(LARGE, str(named), "", variant, two_stage, options)
+
+
+def rules_of(options: Mapping[str, Any]) -> AgreementRules:
+    """Return the rules of agreement of a trace."""
+    return AgreementRules(**{name: options[name] for name in AGREEMENT if name in options})
+
+
+def _written(options: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{name}={value}" for name, value in sorted(options.items()))
+
+
+def identity(model: str) -> str:
+    """Return the name of a model as runs have it. The checkpoints of a pair's own folder have the same name on every
+    machine."""
+    return re.sub(r"^(\./|.*/lmms_eval_mai/pairs/)", "", model)
