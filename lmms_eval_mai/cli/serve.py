@@ -14,6 +14,8 @@ from types import FrameType
 from lmms_eval_mai.cli.terminal import log_to_terminal, values_of
 from lmms_eval_mai.engines.arguments import read
 from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
+from lmms_eval_mai.method import files
+from lmms_eval_mai.method.methods import METHODS
 from lmms_eval_mai.run import presets
 from lmms_eval_mai.serve.settings import Settings
 
@@ -33,6 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--served_name", metavar="NAME", help="the name of the model in requests (default: the name of the pair)"
+    )
+    parser.add_argument(
+        "--methods", nargs="+", default=[], metavar="FILE", help="methods of your own that requests may name, as YAML"
     )
     parser.add_argument(
         "--api_key_env", metavar="VARIABLE", help="the environment variable with the key that requests must have"
@@ -98,6 +103,7 @@ def settings_of(given: argparse.Namespace, pair: str | None) -> Settings:
     values = {
         "model_name": given.served_name or (Path(str(pair)).stem if pair is not None else "mai_cascade"),
         "api_key": key,
+        "methods": METHODS | {method.name: method for method in map(files.load, given.methods)},
         # A web page may let a name of its own point to this machine, and ask a server here that needs no key.
         "own_names_only": given.host in LOCAL and key is None,
     }

@@ -24,8 +24,9 @@ from starlette.types import Send
 
 from lmms_eval_mai.contract import Call
 from lmms_eval_mai.errors import MaiError
-from lmms_eval_mai.paper.calls import CallEvent
-from lmms_eval_mai.paper.sample import Trace
+from lmms_eval_mai.method.calls import CallEvent
+from lmms_eval_mai.method.methods import THINKING
+from lmms_eval_mai.method.trace import Trace
 from lmms_eval_mai.run.trace_record import trace_record
 from lmms_eval_mai.serve.chat_request import read_request
 from lmms_eval_mai.serve.errors import RETRY_AFTER_S, RequestError, to_request_error, wrong_path
@@ -98,7 +99,8 @@ class App:
         self._count += 1
 
         def read() -> Question:
-            return question_of(read_request(body, self._settings), self._service.config, self._service.gen_kwargs)
+            service, settings = self._service, self._settings
+            return question_of(read_request(body, settings), service.config, service.gen_kwargs, settings.methods)
 
         try:
             question = await asyncio.get_running_loop().run_in_executor(self._readers, read)
@@ -214,10 +216,10 @@ async def reply_of(question: Question, events: AsyncIterable[CallEvent | Trace])
     async for event in events:
         if isinstance(event, CallEvent):
             state = "done" if event.call is not None else "begun" if event.error is None else "failed"
-            progress = {"progress": f"{event.key.side} {event.key.stage} {state}"}
+            progress = {"progress": f"{event.key.side} {event.key.prompt} {state}"}
             shown: dict[str, Any] = {"mai": progress} if request.mai.progress else {}
             text = {}
-            if event.call is not None and event.key.stage == "think" and event.call.text:
+            if event.call is not None and event.key.prompt in THINKING and event.call.text:
                 text = thinking = {"reasoning_content": event.call.text}
             if request.stream and (text or shown):
                 yield data_part(choice("delta", role | text, **shown))
@@ -225,7 +227,7 @@ async def reply_of(question: Question, events: AsyncIterable[CallEvent | Trace])
             continue
         content = {"content": event.text if question.sample.variant is not None else event.answer.text}
         reason = "stop" if event.answer.finish_reason == "stop" else "length"
-        mai = {"mode": question.mode, "kind": question.sample.kind, "exit": event.exit}
+        mai = {"method": question.config.method.name, "kind": question.sample.kind, "exit": event.exit}
         mai |= trace_record(event) if request.mai.trace else {}
         usage = _usage(event.calls)
         if request.stream:
@@ -252,6 +254,6 @@ def _usage(calls: Iterable[Call]) -> dict[str, Any]:
         "total_tokens": sum(tokens.values()),
         "prompt_tokens_details": {"cached_tokens": sum(call.cached_tokens for call in calls)},
         "completion_tokens_details": {
-            "reasoning_tokens": sum(call.output_tokens for call in calls if call.key.stage == "think")
+            "reasoning_tokens": sum(call.output_tokens for call in calls if call.key.prompt in THINKING)
         },
     }

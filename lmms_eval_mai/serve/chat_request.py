@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from lmms_eval_mai.contract import Image
 from lmms_eval_mai.engines.arguments import did_you_mean
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.redaction import one_line
 from lmms_eval_mai.run.ask import open_image
 from lmms_eval_mai.serve.errors import RequestError, bad_request
@@ -135,12 +135,9 @@ class Message(Fields):
 class MaiOptions(Fields):
     """How the cascade asks the question: the field `mai` of a request (docs/serve.md). None: as the server does."""
 
-    mode: Literal["cascade", "transfer", "small", "large"] | None = None
+    method: str | None = None
     think: Literal["E", "R"] | None = None
-    verify: Literal["agreement", "confidence", "both"] | None = None
     min_confidence: Annotated[float | None, Field(gt=0, le=1)] = None
-    thinker: Literal["small", "large"] | None = None
-    second_check: Literal["on", "off"] | None = None
     options: Annotated[list[str] | None, Field(min_length=2, max_length=26)] = None
     kind: Literal["letter", "word"] | None = None
     benchmark: Literal[tuple(BENCHMARKS)] | None = None  # type: ignore[valid-type]

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.contract import Message, Sampling, Stage
+from lmms_eval_mai.contract import CallPrompt, Message, Sampling
 from lmms_eval_mai.engines.messages import merge_adjacent_text
-from lmms_eval_mai.paper.agreement import Doc
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS, GENERIC
-from lmms_eval_mai.paper.confidence import Thresholds
-from lmms_eval_mai.paper.prompts import INSTRUCTIONS
-from lmms_eval_mai.paper.sample import Sample
+from lmms_eval_mai.method.agreement import Doc
+from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
+from lmms_eval_mai.method.methods import METHODS, THINKING, Method
+from lmms_eval_mai.method.prompts import INSTRUCTIONS
+from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.run.ask import LETTERS
-from lmms_eval_mai.run.config import OWN_THINKING, Config, without_effect
-from lmms_eval_mai.run.decoding import NAMES, sampling
+from lmms_eval_mai.run.config import Config
+from lmms_eval_mai.run.decoding import NAMES, sampling, unusual
 from lmms_eval_mai.serve.chat_request import ChatRequest, EncodedImage, MaiOptions
 from lmms_eval_mai.serve.errors import bad_request
 
@@ -32,9 +32,8 @@ class Question:
     request: ChatRequest
     turns: Sequence[tuple[str, list[str | EncodedImage]]]
     """Role and parts of each message. The last one is the question, without an instruction."""
-    mode: str
-    choices: Mapping[str, Any]
-    """The fields of `Pair` with the choices of the cascade."""
+    config: Config
+    """That of the server, with the method, the thinking and the threshold of the request."""
     sample: Sample
     """The question without its messages. Its variant is None if the chat is sent to one model as it is."""
 
@@ -50,17 +49,20 @@ class Question:
         return dataclasses.replace(self.sample, doc_id=number, question=messages, own_prompt=own)
 
 
-def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, Any]) -> Question:
-    """Return the question of a request. `gen_kwargs`: decoding arguments that the request may replace. Raises
-    `RequestError`, or `ArgumentError`, which is the fault of the request too.
+def question_of(
+    request: ChatRequest, config: Config, gen_kwargs: Mapping[str, Any], methods: Mapping[str, Method] = METHODS
+) -> Question:
+    """Return the question of a request. `gen_kwargs`: decoding arguments that the request may replace. `methods`: those
+    that requests may name. Raises `RequestError`, or `ArgumentError`, which is the fault of the request too.
 
     A harness that runs a task of this package on the server sends the instruction of the task with the question, so an
     instruction of the paper at its end is replaced.
     """
-    mai, mode = request.mai, request.mai.mode or config.mode
-    sides, choices = [engine.side for engine in config.engines()], _choices(mai, mode, config)
+    mai, chosen = request.mai, _asked(request.mai, config, methods)
     limit = request.max_completion_tokens or request.max_tokens
-    sample = Sample("chat", 0, 0, (), {}, GENERIC, "word", None, False, _decoding(request, limit, config, gen_kwargs))
+    given = {**gen_kwargs, **request.model_dump(include=set(NAMES), exclude_unset=True)}
+    decoding = _decoding(given, limit, config, gen_kwargs)
+    sample = Sample("chat", 0, 0, (), {}, GENERIC, "word", None, False, decoding, decoding=unusual(given))
     roles = ["system" if message.role == "developer" else message.role for message in request.messages]
     contents = [message.parts() for message in request.messages]
     turns, last = list(zip(roles, contents, strict=True)), contents[-1]
@@ -73,15 +75,14 @@ def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, A
     listed = options_of("\n".join([*before, text]))
     is_short = limit is not None and limit <= SHORT_ANSWER_TOKENS
     if not (variant or listed or is_short or request.images() or mai.model_fields_set - {"trace", "progress"}):
-        return Question(request, turns, sides[-1], choices, sample)
+        alone = {"method": METHODS[config.method.sides[-1]]}
+        return Question(request, turns, config.model_copy(update=alone), sample)
     if mai.options is not None and listed != [option.strip() for option in mai.options]:  # as the Python API does
         lines = (f"{letter}. {option}" for letter, option in zip(LETTERS, mai.options, strict=False))
         text = "\n".join([text.rstrip("\n"), *lines])
     options = mai.options or ([] if (mai.kind or kind) == "word" else listed)
     if mai.kind is not None and mai.kind != ("letter" if options else "word"):
-        text = (
-            "A letter needs options: give mai.options, or write each on its own line, as in 'A. red'. A word has none."
-        )
+        text = "A letter needs options: give mai.options, or a line for each, as in 'A. red'. A word has none."
         raise bad_request(text, "mai.kind")
     doc = _doc(mai.benchmark, "\n".join([*before, text]), options)
     if text[-1:].strip() and end == len(last) - 1:
@@ -94,7 +95,7 @@ def question_of(request: ChatRequest, config: Config, gen_kwargs: Mapping[str, A
         kind=mai.kind or ("letter" if mai.options else kind) or ("letter" if options else "word"),
         variant=mai.think or variant or "S",
     )
-    return Question(request, turns, mode, choices, sample)
+    return Question(request, turns, chosen, sample)
 
 
 def options_of(text: str) -> list[str]:
@@ -109,36 +110,38 @@ def options_of(text: str) -> list[str]:
 
 
 def _decoding(
-    request: ChatRequest, limit: int | None, config: Config, gen_kwargs: Mapping[str, Any]
-) -> dict[Stage, Sampling]:
-    """Return how each stage is decoded. `limit`: the token limit of the request. Like the request's `stop`, it applies
-    to answers and not to the thinking, which is the server's own."""
-    given = request.model_dump(include=set(NAMES), exclude_unset=True)
-    stages = sampling({**gen_kwargs, **given}, config, own_task=True)
+    given: Mapping[str, Any], limit: int | None, config: Config, gen_kwargs: Mapping[str, Any]
+) -> dict[CallPrompt, Sampling]:
+    """Return how each call is decoded. `given`: `gen_kwargs`, and what the request replaces. `limit`: its token limit.
+    Like its `stop`, it applies to answers and not to the thinking, which is the server's own."""
+    found = sampling(given, config, own_task=True)
     own = sampling(gen_kwargs, config, own_task=True)["think"]
+    thinking = dataclasses.replace(found["think"], max_tokens=own.max_tokens, stop=own.stop)
     if limit is not None:
         limit = min(limit, config.max_new_tokens or limit)
-        stages = {stage: dataclasses.replace(found, max_tokens=limit) for stage, found in stages.items()}
-    return stages | {"think": dataclasses.replace(stages["think"], max_tokens=own.max_tokens, stop=own.stop)}
+        found = {prompt: dataclasses.replace(one, max_tokens=limit) for prompt, one in found.items()}
+    return found | dict.fromkeys(THINKING, thinking)
 
 
-def _choices(mai: MaiOptions, mode: str, config: Config) -> dict[str, Any]:
-    """Return the choices of the cascade. Refuses choices that have no effect, no threshold or no model."""
-    names = ("verify", "min_confidence", "thinker", "second_check")
-    given = {name: value for name in names if (value := getattr(mai, name)) is not None}
-    asked = config.model_copy(update={"mode": mode, **given})
-    least, calibrated = mai.min_confidence, config.calibration
-    if unused := without_effect(asked, given):
-        raise bad_request(unused[1], f"mai.{unused[0]}")
-    if missing := {engine.side for engine in asked.engines()} - {engine.side for engine in config.engines()}:
-        text = f"This server has no {missing.pop()} model, and the request needs one. Ask as the server does."
-        raise bad_request(text, "mai.mode")
-    if least is None and (asked.verify, asked.thinker) == OWN_THINKING != (config.verify, config.thinker):
-        least = config.own_min_confidence
-    if least is None and calibrated is not None and asked.verify != "agreement" and asked.choices != calibrated.choices:
-        text = f"The threshold of this server is that of {calibrated.choices.written}. Give min_confidence too."
+def _asked(mai: MaiOptions, config: Config, methods: Mapping[str, Method]) -> Config:
+    """Return how a request is asked. Refuses a method without a threshold or a model."""
+    known = {**methods, config.method.name: config.method}
+    name, calibrated = mai.method or config.method.name, config.calibration
+    if (method := known.get(name)) is None:
+        raise bad_request(f"mai.method must be one of {', '.join(known)}.", "mai.method")
+    if missing := {*method.sides} - {*config.method.sides}:
+        text = f"This server has no {missing.pop()} model, and {name} needs one. Ask as the server does."
+        raise bad_request(text, "mai.method")
+    if mai.min_confidence is not None and not method.needs_threshold:
+        text = f"mai.min_confidence has no effect with {name}: give a mai.method that needs it, or leave it out."
         raise bad_request(text, "mai.min_confidence")
-    return {"choices": asked.choices, "thresholds": Thresholds(least) if least else config.thresholds}
+    given: dict[str, Any] = {"method": method, "think": mai.think or config.think}
+    if mai.min_confidence is not None:
+        given |= {"min_confidence": mai.min_confidence, "calibration": None}
+    elif method.needs_threshold and calibrated is not None and calibrated.of(name) is None:
+        text = f"This server has the thresholds of {', '.join(calibrated.methods)}. Give mai.min_confidence too."
+        raise bad_request(text, "mai.min_confidence")
+    return config.model_copy(update=given)
 
 
 def _doc(benchmark: str | None, question: str, options: Sequence[str]) -> Doc:

@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from lmms_eval_mai.contract import Image, Side
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, EngineNotRunning, MaiError
-from lmms_eval_mai.paper.benchmarks import GENERIC
-from lmms_eval_mai.paper.calls import CallEvent, Pair
-from lmms_eval_mai.paper.cascade import MODES
-from lmms_eval_mai.paper.sample import Sample, Trace
+from lmms_eval_mai.method.benchmarks import GENERIC
+from lmms_eval_mai.method.calls import CallEvent, Pair
+from lmms_eval_mai.method.run import run
+from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import check_conflict, sampling
 from lmms_eval_mai.run.engines import Engines
@@ -35,11 +35,11 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = own = CollectorRegistry()
         self.replies = prometheus_client.Counter("mai_replies", "Replies.", ["status"], registry=own)
-        self.exits = prometheus_client.Counter("mai_exits", "Answered questions.", ["mode", "exit"], registry=own)
+        self.exits = prometheus_client.Counter("mai_exits", "Answered questions.", ["method", "exit"], registry=own)
         self.tokens = prometheus_client.Counter("mai_tokens", "Tokens of calls.", ["side", "kind"], registry=own)
         self.errors = prometheus_client.Counter("mai_errors", "Failed calls.", ["side", "error"], registry=own)
         self.request_s = Histogram("mai_request_seconds", "Answered requests.", ["exit"], buckets=SECONDS, registry=own)
-        self.call_s = Histogram("mai_call_seconds", "Calls.", ["side", "stage"], buckets=SECONDS, registry=own)
+        self.call_s = Histogram("mai_call_seconds", "Calls.", ["side", "prompt"], buckets=SECONDS, registry=own)
         self.requests = Gauge("mai_requests", "Requests now.", ["state"], registry=own)
         self.engine_up = Gauge("mai_engine_up", "Whether the engine answers calls.", ["side"], registry=own)
         self._running: Counter[Side] = Counter()
@@ -61,7 +61,7 @@ class Metrics:
         if isinstance(event.error, MaiError):
             self.errors.labels(side, type(event.error).__name__).inc()
         if call is not None:
-            self.call_s.labels(side, event.key.stage).observe(call.total_s)
+            self.call_s.labels(side, event.key.prompt).observe(call.total_s)
             for kind in ("prompt", "cached", "output"):
                 self.tokens.labels(side, kind).inc(getattr(call, f"{kind}_tokens"))
 
@@ -115,9 +115,10 @@ class Service:
             loop.call_soon_threadsafe(events.put_nowait, event)
 
         async def ask(sample: Sample, pair: Pair) -> Trace:
-            return await self._ask(
-                question.mode, sample, dataclasses.replace(pair, **question.choices, on_call=on_call)
-            )
+            method, thresholds = question.config.method, question.config.thresholds
+            settings = dataclasses.replace(question.config.settings, engines=pair.settings.engines)
+            pair = dataclasses.replace(pair, method=method, thresholds=thresholds, settings=settings, on_call=on_call)
+            return await self._ask(sample, pair)
 
         answered = asyncio.wrap_future(self._evaluation.submit(lambda: question.opened(number), ask))
         answered.add_done_callback(lambda _: events.put_nowait(None))
@@ -135,7 +136,7 @@ class Service:
             raise RequestError(504, text, "request_timeout") from None
         finally:
             answered.cancel()
-        self.metrics.exits.labels(question.mode, trace.exit).inc()
+        self.metrics.exits.labels(question.config.method.name, trace.exit).inc()
         self.metrics.request_s.labels(trace.exit).observe(loop.time() - began)
         yield trace
 
@@ -145,12 +146,12 @@ class Service:
         if has_crashed and not self._engines.models[event.key.side].is_up:
             self.crash = event.error
 
-    async def _ask(self, mode: str, sample: Sample, pair: Pair) -> Trace:
+    async def _ask(self, sample: Sample, pair: Pair) -> Trace:
         """Run a sample and free its images. vLLM leaves them in reference cycles, which keep their pixels for some
         time. After a failed or cancelled call a thread of vLLM may still read them, so they are collected instead."""
         images = [part.pixels for message in sample.question for part in message.content if isinstance(part, Image)]
         try:
-            trace = await MODES[mode](sample, pair)
+            trace = await run(sample, pair)
         except BaseException:
             self._unclosed += sum(image.width * image.height for image in images)
             if self._unclosed > self.settings.max_image_megapixels * 1e6:

@@ -1,10 +1,12 @@
 """The settings of the server, except those of the engines (`run.config.Config`)."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
 
 from lmms_eval_mai.engines.arguments import Arguments
+from lmms_eval_mai.method.methods import METHODS, Method
 
 Limit = Annotated[float, Field(gt=0, le=1e6)]
 
@@ -14,6 +16,8 @@ class Settings(Arguments):
 
     model_name: str
     """The name of the pair in `/v1/models` and in the field `model` of requests."""
+    methods: Mapping[str, Method] = METHODS
+    """The methods that requests may name."""
     max_queue: Annotated[int, Field(ge=0)] = 256
     """how many requests may wait, besides those that max_open_samples allows at the same time"""
     request_timeout: Limit = 600.0

@@ -5,14 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import PIL.Image
 import pytest
 from support.pope_scripts import FORCED_EXITS as EXITS
-from support.serving import Running, chat, chat_records, image_url, scripted, serving, user, written
+from support.serving import Running, chat, chat_records, data_url, image_url, scripted, serving, user, written
 
+from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.paper.confidence import Choices
-from lmms_eval_mai.paper.prompts import instruction
-from lmms_eval_mai.run.calibration import Calibration
+from lmms_eval_mai.method.methods import FULL_RT, MAI_CONFIDENCE, steps_of
+from lmms_eval_mai.method.prompts import instruction
+from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.serve.chat_request import IGNORED, NEUTRAL, UNUSED, ChatRequest
 from lmms_eval_mai.serve.question import question_of
@@ -29,7 +32,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def prompts_of(reply: dict[str, Any]) -> dict[str, list[str]]:
     """Return the content of the last message of each call."""
-    return {f"{call['side']} {call['stage']}": call["prompt"][-1]["content"] for call in reply["mai"]["calls"]}
+    return {f"{call['side']} {call['prompt']}": call["messages"][-1]["content"] for call in reply["mai"]["calls"]}
 
 
 def test_reply_has_the_answer_the_sums_of_tokens_and_the_trace(api: Running) -> None:
@@ -89,7 +92,7 @@ def test_stream_has_the_thinking_the_answer_and_the_trace_and_begins_with_a_text
 def test_stream_has_the_steps_if_the_request_asks_for_them(api: Running) -> None:
     number = api.service.asked
     chunks = chunks_of(api.post(chat(stream=True, mai={"progress": True})).text)
-    steps = ["large short", "small short", "small think", "large transfer"][: 2 + number % 3]
+    steps = ["large simple", "small simple", "small think", "large transfer"][: 2 + number % 3]
     assert sorted(steps_in(chunks)) == sorted(f"{step} {state}" for step in steps for state in ("begun", "done"))
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant"}
 
@@ -98,7 +101,7 @@ def test_stream_has_the_steps_if_the_request_asks_for_them(api: Running) -> None
 def test_error_before_the_first_text_has_its_status_and_a_later_one_is_a_part_of_the_stream(tmp_path: Path) -> None:
     small, large = chat_records(3)
     for record in (*small, *large):
-        if (record["doc_id"], record["stage"]) in ((1, "think"), (2, "transfer")):
+        if (record["doc_id"], record["prompt"]) in ((1, "think"), (2, "transfer")):
             record["fault"] = "error"
     with serving(**written(tmp_path, small, large)) as server:
         server.ask()
@@ -138,7 +141,6 @@ OPTIONS = {"options": ["the circle", "the square"]}
         ("Which?\n(A) a dog\n(B) a cat", {}, "Which?\n(A) a dog\n(B) a cat\n", LETTER),
         ("Which?\n A) a\n B) b\n\n", {}, "Which?\n A) a\n B) b\n\n", LETTER),
         ("A. only one option", {}, "A. only one option\n", WORD),
-        ("B. no\nC. first letter", {}, "B. no\nC. first letter\n", WORD),
         ("A. a\nC. no B", {}, "A. a\nC. no B\n", WORD),
         # The options of the field mai are written below the question, unless they are there already.
         ("Which is red?", OPTIONS, f"{PICK}\n", LETTER),
@@ -152,47 +154,52 @@ def test_question_with_options_is_asked_for_a_letter_and_any_other_for_a_word(
     text: str, mai: dict[str, Any], question: str, ending: str, api: Running
 ) -> None:
     reply = api.ask(text, mai=mai)
-    assert prompts_of(reply)["large short"] == ["<image 8x6>", question, ending]
+    assert prompts_of(reply)["large simple"] == ["<image 8x6>", question, ending]
     assert reply["mai"]["kind"] == ("letter" if ending == LETTER else "word")
 
 
-def test_field_mai_chooses_the_mode_the_thinking_and_the_trace(api: Running) -> None:
-    explained = api.ask(mai={"mode": "transfer", "think": "E"})
-    assert list(prompts_of(explained)) == ["small think", "large transfer"]
-    assert prompts_of(explained)["small think"][-1] == instruction("E", "word")
-    assert api.ask(mai={"mode": "small"})["mai"]["exit"] == "small"
-    assert list(prompts_of(api.ask(mai={"mode": "large"}))) == ["large short"]
-    assert list(prompts_of(api.ask(mai={"mode": "small", "think": "R"}))) == ["small think"]
+def test_field_mai_chooses_the_method_the_thinking_and_the_trace(api: Running) -> None:
+    explained = api.ask(seed=3, temperature=0.5, mai={"method": "full_rt", "think": "E"})
+    assert explained["mai"]["options"] == {"seed": 3, "temperature": 0.5, "think": "E"}
+    assert explained["mai"]["steps"] == steps_of(FULL_RT)
+    assert list(prompts_of(explained)) == ["small explain", "large transfer"]
+    assert prompts_of(explained)["small explain"][-1] == instruction("E", "word")
+    small = api.ask(mai={"method": "small"})["mai"]
+    assert small["exit"] == "small" and "large" not in small  # the model that is not asked
+    assert list(prompts_of(api.ask(mai={"method": "large"}))) == ["large simple"]
+    assert list(prompts_of(api.ask(mai={"method": "small", "think": "R"}))) == ["small think"]
     exit = EXITS[api.service.asked % 3]
-    assert api.ask(mai={"trace": False})["mai"] == {"mode": "cascade", "kind": "word", "exit": exit}
+    assert api.ask(mai={"trace": False})["mai"] == {"method": "mai", "kind": "word", "exit": exit}
 
 
 @pytest.mark.slow
-def test_a_request_chooses_the_first_check(api: Running, tmp_path: Path) -> None:
-    status, error = api.refused(chat(mai={"verify": "confidence"}))  # without log-probabilities
-    assert status == 400 and "verify=agreement" in error["message"]
-    chosen = {"verify": "confidence", "min_confidence": 0.9}
+def test_a_request_chooses_a_method_and_its_threshold(api: Running, tmp_path: Path) -> None:
+    assert api.refused(chat(mai={"method": "mai_confidence"}))[0] == 400  # without log-probabilities
     with serving(**scripted(tmp_path, 12, answer_logprob=-0.1)) as server:  # a probability of 0.905
-        assert [server.ask(mai=chosen)["mai"]["exit"] for _ in EXITS] == ["confident"] * 3
-        exits = [server.ask(mai={**chosen, "min_confidence": 0.95})["mai"]["exit"] for _ in EXITS]
-        assert exits == ["agree_think" if exit == "agree_think" else "transfer" for exit in EXITS]
-        assert [server.ask()["mai"]["exit"] for _ in EXITS] == list(EXITS)  # the rule of the server
-        exits = [server.ask(mai={"second_check": "off"})["mai"]["exit"] for _ in EXITS]
-        assert exits == ["agree_short", "transfer", "transfer"]
-        for wrong in (
-            {"min_confidence": 0.9},
-            {"verify": "both", "mode": "large"},
-            {"thinker": "large", "mode": "small"},
+        for method, least, exits in (
+            ("mai_confidence", 0.9, ["confident"] * 3),
+            ("mai_confidence", 0.95, ["transfer", "agree_think", "transfer"]),
+            ("mai_confidence_direct", 0.95, ["transfer"] * 3),
         ):
-            assert server.refused(chat(mai=wrong))[0] == 400
+            chosen = {"method": method, "min_confidence": least}
+            assert [server.ask(mai=chosen)["mai"]["exit"] for _ in EXITS] == exits
+        assert [server.ask()["mai"]["exit"] for _ in EXITS] == list(EXITS)  # the method of the server
     file = tmp_path / "file.json"
-    Calibration(Choices("confidence"), 0.9, {}, "", "small", "large", {"pope": 1}, ()).write(file)
-    own = {"verify": "confidence", "min_confidence": str(file), "own_min_confidence": 0.8}
-    with serving(**scripted(tmp_path, 9, answer_logprob=-0.1), **own) as server:
+    Calibration({"mai_confidence": Calibrated(MAI_CONFIDENCE, {"pope": 0.9}, "", {"pope": 1})}, {}).write(file)
+    own = {"method": "mai_confidence", "min_confidence": str(file)}
+    with serving(**scripted(tmp_path, 3, answer_logprob=-0.1), **own) as server:
         assert server.ask()["mai"]["exit"] == "confident"
-        assert server.refused(chat(mai={"verify": "both"}))[1]["param"] == "mai.min_confidence"
-        assert server.ask(mai={"verify": "both", "min_confidence": 0.9})["mai"]["exit"] in EXITS
-        assert server.ask(mai={"thinker": "large"})["mai"]["exit"] == "confident"  # by own_min_confidence
+        assert server.refused(chat(mai={"method": "own_thinking"}))[1]["param"] == "mai.min_confidence"
+        assert server.ask(mai={"method": "own_thinking", "min_confidence": 0.8})["mai"]["exit"] == "confident"
+        assert server.ask(mai={"method": "mai"})["mai"]["exit"] == EXITS[2]
+
+
+def test_pictures_reach_the_engine_as_a_viewer_shows_them(api: Running) -> None:
+    chart = PIL.Image.fromarray(np.array([[[0, 0, 0, 255], [0, 0, 0, 0]]], np.uint8))  # black on transparent black
+    deep = PIL.Image.fromarray(np.array([[0x0100, 0xFFFF]], np.uint16))
+    reply = api.post(chat() | {"messages": [user("Hm?", data_url(chart), data_url(deep))]}).json()
+    shown = [PIL.Image.fromarray(np.array([[[dark] * 3, [255] * 3]], np.uint8)) for dark in (0, 1)]
+    assert reply["mai"]["images"] == [to_image(image).uuid for image in shown]
 
 
 def test_earlier_turns_come_before_the_question(api: Running) -> None:
@@ -202,7 +209,7 @@ def test_earlier_turns_come_before_the_question(api: Running) -> None:
         {"role": "assistant", "content": "A dog.", "refusal": None, "reasoning_content": "Hm."},
         user("And this?", image_url((7, 4), "JPEG")),
     ]
-    assert api.post(chat() | {"messages": turns}).json()["mai"]["calls"][0]["prompt"] == [
+    assert api.post(chat() | {"messages": turns}).json()["mai"]["calls"][0]["messages"] == [
         {"role": "system", "content": ["Be short."]},
         {"role": "user", "content": ["<image 5x4>", "What is it?"]},
         {"role": "assistant", "content": ["A dog."]},
@@ -230,7 +237,7 @@ def test_images_that_come_after_the_whole_text_are_put_before_it(parts: str, sho
     ]
     turns = [{"role": "user", "content": content}, {"role": "assistant", "content": None}]
     reply = api.post(chat() | {"messages": [*turns, {"role": "user", "content": content}]}).json()
-    first, _, last = reply["mai"]["calls"][0]["prompt"]
+    first, _, last = reply["mai"]["calls"][0]["messages"]
     assert last["content"] == [*shown, instruction("S", "word")]
     assert first["content"] == [*shown[:-1], shown[-1].rstrip("\n")]
 
@@ -239,7 +246,7 @@ def test_options_and_an_instruction_are_found_in_a_text_before_its_image(api: Ru
     turn = user(f"{PICK}\n{LETTER}", image_url())
     turn["content"].reverse()
     reply = api.post(chat() | {"messages": [turn]}).json()
-    assert prompts_of(reply)["large short"] == ["<image 8x6>", f"{PICK}\n", LETTER]
+    assert prompts_of(reply)["large simple"] == ["<image 8x6>", f"{PICK}\n", LETTER]
 
 
 def test_fields_of_openai_and_vllm_that_change_no_answer_are_accepted(api: Running) -> None:
@@ -254,19 +261,13 @@ def test_fields_of_openai_and_vllm_that_change_no_answer_are_accepted(api: Runni
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == f"answer {number}"
 
 
-def test_documentation_lists_the_fields_that_are_ignored_or_neutral() -> None:
-    page = (Path(__file__).parents[2] / "docs/serve.md").read_text()
-    names = {*IGNORED, *UNUSED, *NEUTRAL}
-    assert {name for name in names if f"`{name}`" not in page and f"`{name}=" not in page} == set()
-
-
 def test_chat_that_is_no_short_answer_question_is_answered_by_the_large_model_as_it_is(api: Running) -> None:
     number = api.service.asked
     reply = api.post(STORY | {"max_tokens": 1000}).json()
     assert reply["choices"][0]["message"]["content"] == f"Once upon a time [[{number}]]"
-    assert reply["mai"]["mode"] == "large" and prompts_of(reply) == {"large task": ["Tell a story."]}
+    assert reply["mai"]["method"] == "large" and prompts_of(reply) == {"large task": ["Tell a story."]}
     for fields in ({"max_tokens": 5}, {"max_completion_tokens": 5}, {"mai": {"kind": "word"}}):
-        assert api.post(STORY | fields).json()["mai"]["mode"] == "cascade"
+        assert api.post(STORY | fields).json()["mai"]["method"] == "mai"
 
 
 def decoding(config: dict[str, Any], gen_kwargs: dict[str, Any], **fields: Any) -> Any:
@@ -288,32 +289,32 @@ def decoding(config: dict[str, Any], gen_kwargs: dict[str, Any], **fields: Any) 
 def test_token_limit_of_a_request_applies_to_the_answers_and_not_to_the_thinking(
     config: dict[str, Any], gen_kwargs: dict[str, Any], fields: dict[str, Any], limits: list[int]
 ) -> None:
-    stages = decoding(config, gen_kwargs, **fields)
-    assert [stages[stage].max_tokens for stage in ("short", "task", "stage2", "transfer", "think")] == limits
+    found = decoding(config, gen_kwargs, **fields)
+    assert [found[prompt].max_tokens for prompt in ("simple", "task", "stage2", "transfer", "think")] == limits
 
 
 def test_stop_of_a_request_ends_the_answers_and_that_of_the_server_the_thinking_too() -> None:
     for own in ((), ("END",)):
-        stages = decoding({}, {"stop": list(own)}, stop="\n")
-        stops = {stage: found.stop for stage, found in stages.items()}
-        assert stops == dict.fromkeys(("short", "task", "stage2", "transfer"), ("\n",)) | {"think": own}
+        stops = {prompt: found.stop for prompt, found in decoding({}, {"stop": list(own)}, stop="\n").items()}
+        answers, thinking = ("simple", "task", "stage2", "transfer"), ("explain", "think")
+        assert stops == dict.fromkeys(answers, ("\n",)) | dict.fromkeys(thinking, own)
 
 
 def test_decoding_arguments_of_a_request_replace_those_of_the_server_but_not_the_official_ones() -> None:
     fields = {"temperature": 0.5, "top_p": 0.9, "top_k": 20, "seed": 7, "stop": "END", "presence_penalty": 1.0}
-    found = decoding({}, {"temperature": 1, "min_p": 0.1}, **fields, frequency_penalty=None)["short"]
+    found = decoding({}, {"temperature": 1, "min_p": 0.1}, **fields, frequency_penalty=None)["simple"]
     expected = fields | {"stop": ("END",), "min_p": 0.1}
     assert {name: getattr(found, name) for name in expected} == expected
     official = {"decoding": "official", "official_decoding": {"temperature": 0.7}}
     for given in (0.7, 0):  # 0 is what a harness sends for a task of this package
-        assert decoding(official, {}, temperature=given)["short"].temperature == 0.7
+        assert decoding(official, {}, temperature=given)["simple"].temperature == 0.7
     with pytest.raises(ArgumentError):
         decoding(official, {}, temperature=0.2)
 
 
 @pytest.mark.slow
 def test_server_with_one_model_answers_every_chat_with_it(tmp_path: Path) -> None:
-    with serving(engine="scripted", mode="large", large=scripted(tmp_path)["large"]) as server:
+    with serving(engine="scripted", method="large", large=scripted(tmp_path)["large"]) as server:
         assert server.ask()["mai"]["exit"] == "large"
         assert server.post(STORY).json()["mai"]["exit"] == "large"
-        assert server.refused(chat(mai={"mode": "cascade"}))[1]["param"] == "mai.mode"
+        assert server.refused(chat(mai={"method": "mai"}))[1]["param"] == "mai.method"

@@ -47,15 +47,14 @@ WRONG: dict[str, tuple[Any, int, str, str | None]] = {
     "a list": ([1], 400, "invalid_value", None),
     "no model": ({"messages": STORY["messages"]}, 400, "invalid_value", "model"),
     "unknown field": (chat(temprature=1), 400, "invalid_value", "temprature"),
-    "unknown option": (chat(mai={"moed": "small"}), 400, "invalid_value", "mai.moed"),
+    "unknown option": (chat(mai={"mehtod": "small"}), 400, "invalid_value", "mai.mehtod"),
     "not a number": (chat(temperature="hot"), 400, "invalid_value", "temperature"),
     "infinite": (json.dumps(chat(temperature=1)).replace("1}", "1e999}").encode(), 400, "invalid_value", "temperature"),
     "several answers": (chat(n=2), 400, "invalid_value", "n"),
     "tools": (chat(tool_choice="required", n=2, tools=[{}]), 400, "invalid_value", "tools"),
-    "a number of tokens that would change the answer": (chat(min_tokens=5), 400, "invalid_value", "min_tokens"),
-    "special tokens that would change the answer": (chat(skip_special_tokens=False), 400, "invalid_value",
-                                                    "skip_special_tokens"),
     "many stops": (chat(stop=["x"] * 17), 400, "invalid_value", "stop"),
+    "unknown method": (chat(mai={"method": "cascade"}), 400, "invalid_value", "mai.method"),
+    "threshold without effect": (chat(mai={"min_confidence": 0.9}), 400, "invalid_value", "mai.min_confidence"),
     "letter without options": (chat(mai={"kind": "letter"}), 400, "invalid_value", "mai.kind"),
     "five options of mmbench": (chat(mai={"benchmark": "mmbench_en_dev", "options": list("abcde")}), 400,
                                 "invalid_value", "mai.benchmark"),
@@ -162,7 +161,7 @@ def test_error_of_an_endpoint_gets_a_status_and_a_sentence_without_the_text_of_t
 
 @pytest.mark.slow
 def test_call_that_crashes_its_engine_gets_status_422_and_other_requests_are_answered(tmp_path: Path) -> None:
-    own = {"task": "chat", "stage": "short", "text": "[[a]]"}
+    own = {"task": "chat", "prompt": "simple", "text": "[[a]]"}
     small = [{**own, "doc_id": 0, "fault": "death"}, {**own, "doc_id": 1}]
     with serving(**written(tmp_path, small, [{**own, "doc_id": number} for number in range(2)])) as server:
         response = server.post(chat())
@@ -170,7 +169,7 @@ def test_call_that_crashes_its_engine_gets_status_422_and_other_requests_are_ans
         assert server.ask()["mai"]["exit"] == "agree_short"  # the engine was restarted
 
 
-MAI = {"mode": "cascade", "options": ["a", "b"], "trace": True}
+MAI = {"method": "mai", "options": ["a", "b"], "trace": True}
 FULL = chat(mai=MAI, max_tokens=10, seed=1, stop=["x"], stream=True)
 TEXT = st.text(max_size=30) | st.sampled_from(["<|im_end|>", "[[A]]", "{stage1_response}", "\x00", "\u2028", "%s{}"])
 JSON = st.recursive(

@@ -61,9 +61,9 @@ def test_full_queue_gives_status_429_and_a_client_that_disconnects_frees_both_en
 def test_client_that_leaves_in_the_middle_of_a_stream_is_counted_as_499(tmp_path: Path) -> None:
     small, large = chat_records(2)
     for record in large:
-        record |= {"fault": "hang"} if record["stage"] == "transfer" else {}
+        record |= {"fault": "hang"} if record["prompt"] == "transfer" else {}
     with serving(**written(tmp_path, small, large)) as server:
-        with ask_on(server, stream=True, mai={"mode": "transfer"}) as leaving:
+        with ask_on(server, stream=True, mai={"method": "full_rt"}) as leaving:
             while b"reasoning_content" not in leaving.recv(1 << 16):
                 pass
         wait_until(lambda: server.requests() == 0)
@@ -103,7 +103,7 @@ def test_bodies_that_arrive_slowly_take_no_place_but_have_together_at_most_the_b
 
 def test_clients_that_send_no_headers_or_read_nothing_are_disconnected_and_do_not_delay_the_end(tmp_path: Path) -> None:
     text = "x" * 10_000_000  # more than the buffers of the sockets take
-    models = written(tmp_path, [], [{"task": "chat", "doc_id": 0, "stage": "task", "text": text}])
+    models = written(tmp_path, [], [{"task": "chat", "doc_id": 0, "prompt": "task", "text": text}])
     story = chat() | {"messages": [{"role": "user", "content": "Tell a story."}]}
     with serving({"client_timeout": 0.3}, **models) as server, contextlib.ExitStack() as stack:
         for start in (b"", b"GET /health HTTP/1.1\r\nX: "):
@@ -128,11 +128,11 @@ def test_metrics_count_replies_exits_calls_tokens_and_seconds(tmp_path: Path) ->
             server.post(chat(stream=bool(number % 2)))
         server.refused(chat(temperature=-1))
         text = server.client.get("/metrics").text
-    labels = [f'mai_exits_total{{exit="{exit}",mode="cascade"}} 2.0' for exit in EXITS]
+    labels = [f'mai_exits_total{{exit="{exit}",method="mai"}} 2.0' for exit in EXITS]
     labels += [f'mai_request_seconds_count{{exit="{exit}"}} 2.0' for exit in EXITS]
     labels += ['mai_replies_total{status="200"} 6.0', 'mai_replies_total{status="400"} 1.0']
     labels += [
-        'mai_call_seconds_count{side="small",stage="think"} 4.0',
+        'mai_call_seconds_count{prompt="think",side="small"} 4.0',
         'mai_tokens_total{kind="output",side="small"} 230.0',
     ]
     labels += ['mai_requests{state="open"} 0.0', 'mai_requests{state="queued"} 0.0', 'mai_engine_up{side="large"} 1.0']

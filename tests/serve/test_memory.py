@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The process of a server, its address and its log."""
     folder = tmp_path_factory.mktemp("server")
     own = [{"task": "chat", "doc_id": number, "text": "[[Yes]]"} for number in range(20 * REQUESTS)]
-    answers = [{**record, "stage": stage} for record in own for stage in ("short", "task")]
+    answers = [{**record, "prompt": prompt} for record in own for prompt in ("simple", "task")]
     model_args = written(folder, answers, answers) | {"max_open_samples": MAX_OPEN}
     command = [sys.executable, "-m", "lmms_eval_mai", "serve", "--port", "0", "--served_name", "pair"]
     limits = {"max_queue": MAX_QUEUE, "max_body_mib": BODY_MIB, "max_image_megapixels": MEGAPIXELS}

@@ -33,14 +33,18 @@ def test_signal_stops_the_server_after_the_requests_in_flight_are_answered(
     how: int, command: "type[Command]", tmp_path: Path
 ) -> None:
     models = written(tmp_path, *chat_records(8, seconds=0.6))
-    process, url = serve(command, tmp_path, models, "--api_key_env", "SERVER_KEY")
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("[{ask: large.simple}, {stop: {exit: guessed, answer: large.simple}}]")
+    process, url = serve(command, tmp_path, models, "--api_key_env", "SERVER_KEY", "--methods", str(mine))
     headers = {"Authorization": "Bearer the-key"}
     with httpx.Client(base_url=url, headers=headers, timeout=60) as client, ThreadPoolExecutor(6) as pool:
 
-        def ask(_: int) -> Any:
-            return client.post(CHAT, json=chat())
+        def ask(_: int, **fields: Any) -> Any:
+            return client.post(CHAT, json=chat(**fields))
 
-        assert ask(0).json()["choices"][0]["message"]["content"] == "answer 0"
+        first = ask(0, mai={"method": "mine"}).json()
+        assert first["choices"][0]["message"]["content"] == "answer 0"
+        assert (first["mai"]["method"], first["mai"]["exit"]) == ("mine", "guessed")
         kind, data = image_url(format="BMP").split(",")  # lmms-eval lets Pillow read images without their end
         cut = client.post(CHAT, json=chat() | {"messages": [user("Hm?", f"{kind},{data[: len(data) // 8 * 4]}")]})
         assert cut.status_code == 400 and cut.json()["error"]["code"] == "invalid_image"
@@ -87,6 +91,7 @@ def test_sigterm_while_the_engines_start_ends_the_server(command: "type[Command]
         ["--host", "256.256.256.256"],
         ["--gen_kwargs", "temprature=1"],
         ["--pair", "demu"],
+        ["--methods", "mine.txt"],
     ],
 )
 def test_argument_that_cannot_work_gives_exit_code_1_and_a_sentence(

@@ -1,8 +1,6 @@
 """The server on the demo pair: its answers are those of an lmms-eval run, also if an engine is killed."""
 
 import asyncio
-import base64
-import io
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +8,9 @@ import httpx
 import openai
 import psutil
 import pytest
-from support.serving import address_in
+from support.serving import address_in, data_url, user
 
-from lmms_eval_mai.paper.prompts import instruction
+from lmms_eval_mai.method.prompts import instruction
 from lmms_eval_mai.plugin import task_dir
 
 if TYPE_CHECKING:
@@ -27,13 +25,9 @@ QUESTIONS, KILLED_AFTER = 60, 10
 
 def messages_of(doc: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the chat of a document as lmms-eval's model `async_openai` sends it."""
-    file = io.BytesIO()
-    doc["image"].save(file, "PNG")
-    url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
     options = [f"{letter}. {doc[letter]}" for letter in "ABCD" if doc[letter]]
     text = "\n".join([doc["question"], *options, instruction("S", "letter" if options else "word")])
-    image = {"type": "image_url", "image_url": {"url": url}}
-    return [{"role": "user", "content": [image, {"type": "text", "text": text}]}]
+    return [user(text, data_url(doc["image"]))]
 
 
 async def ask(client: openai.AsyncOpenAI, doc: dict[str, Any]) -> Any:
