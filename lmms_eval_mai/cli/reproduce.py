@@ -18,11 +18,8 @@ from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.reproduce.methods import DEFAULT, PAPER_BENCHMARKS, PAPERS, TABLES
 
 SET_HERE = {
-    "mode": "the runs have all modes",
+    "method": "the runs have all methods, and --methods adds yours",
     "store": "the command keeps all finished calls in --output_path",
-    "thinker": "the small model thinks in all cascades",
-    "second_check": "all cascades have both checks",
-    "verify": "MAI has the paper's rule, and min_confidence adds its run with verify=confidence",
 }
 """Model arguments that the command sets itself, and why."""
 AFTER_INTERRUPT = "The same command continues."
@@ -33,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", "--pair", metavar="PAIRS", help="named pairs, separated by commas")
     parser.add_argument("--benchmarks", metavar="NAMES", help="benchmarks of this package, separated by commas")
     parser.add_argument("--tables", metavar="NUMBERS", help="tables of the paper (default: 5,6,7,8,10,15)")
+    parser.add_argument("--methods", nargs="+", default=[], metavar="FILE", help="methods of your own, as YAML files")
     parser.add_argument("--limit", type=int, metavar="N", help="use the first N documents of each task (default: all)")
     parser.add_argument("--output_path", required=True, type=Path, metavar="FOLDER", help="the folder of all runs")
     parser.add_argument("--model_args", default="", help="more model arguments (format as in lmms-eval)")
@@ -47,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(given: argparse.Namespace) -> None:
     """Make the runs, and print the tables. Raises a `MaiError`."""
+    from lmms_eval_mai.method import files
     from lmms_eval_mai.reproduce import plan, tasks
     from lmms_eval_mai.reproduce.estimate import estimate
     from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
@@ -59,11 +58,13 @@ def main(given: argparse.Namespace) -> None:
     refuse_lmms_evals_own(model_args)
     for name in SET_HERE.keys() & model_args.keys():
         raise ArgumentError(f"{name}={model_args[name]} has no effect here, because {SET_HERE[name]}. Leave it out.")
-    models = plan.read_models(pairs, model_args)
+    own = {file: files.load(file) for file in given.methods}
+    models = plan.read_models(pairs, model_args, list(own.values()))
     for pair in models:
         check_conflict(gen_kwargs, pair.config)
     tasks.check_benchmarks(benchmarks)
-    options = plan.Options(given.gen_kwargs, given.limit, given.include_path)
+    names = {method.name: file for file, method in own.items()}
+    options = plan.Options(given.gen_kwargs, given.limit, given.include_path, names)
     folder = OutputFolder.open(given.output_path, common_arguments(models, model_args, gen_kwargs, options))
 
     subjects = tasks.published(benchmarks, given.limit) if given.dry_run else []

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.engines.checkpoints import weight_bytes
-from lmms_eval_mai.paper.prompts import VARIANTS
+from lmms_eval_mai.method.methods import THINKING, prompt_of
+from lmms_eval_mai.method.prompts import VARIANTS
 from lmms_eval_mai.reports.paper_numbers import family, number
 from lmms_eval_mai.reproduce.plan import Run, Subject
 
@@ -17,26 +18,24 @@ RESULTS_BYTES = 2_000
 are short, has 1,200."""
 TEXT_BYTES = 10
 """Bytes for each output token: its text is in the results and in the call store."""
+NAMES = {"simple": "S", "explain": "E", "think": "R"}
+"""What a call asks -> the name of the prompt in the paper."""
 Call = tuple[str, str, str]
 """Model or models, benchmark, and prompt: runs with the same call share it."""
 
 
 def calls(run: Run) -> Iterator[Call]:
-    """Yield the calls of a document. A cascade makes the later ones only if its models disagree."""
-    small, large = (str(getattr(run.models.config, side).model) for side in SIDES)
-    variant, two_stage = VARIANTS[run.method.suffix]
-    mode, task, think = run.method.mode, run.subject.name, variant if variant in "ER" else run.models.config.think
-    of_mode = {"small": (variant, small), "large": (variant, large)}
-    first, thinker = of_mode.get(mode, (think, large if run.method.choices.thinker == "large" else small))
-    if mode == "cascade":
-        if run.method.choices.verify == "agreement":
-            yield small, task, "S"
-        yield large, task, "S"
-    yield thinker, task, first
-    if two_stage:
-        yield thinker, task, f"{first}(S2)"
-    if mode in ("transfer", "cascade") and thinker == small:
-        yield f"{small} {large}", task, "transfer"
+    """Yield the calls of a document. A method with stops makes the later ones only for some documents."""
+    variant, two_stage = VARIANTS[run.kind.suffix]
+    method, config, task = run.kind.method, run.models.config, run.subject.name
+    for ask in method.asks:
+        prompt = prompt_of(ask, variant, config.think)
+        models = str(getattr(config, ask.side).model)
+        if prompt == "transfer":
+            models = f"{getattr(config, ask.of.partition('.')[0]).model} {models}"
+        yield models, task, NAMES.get(prompt, prompt)
+        if two_stage and prompt in THINKING and method.is_answer_used(ask):
+            yield models, task, f"{NAMES[prompt]}(S2)"
 
 
 def tokens(call: Call) -> float | None:

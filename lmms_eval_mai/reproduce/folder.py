@@ -13,6 +13,7 @@ from typing import Any
 from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS as OF_TRANSFORMERS
 from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS as OF_VLLM
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.method.methods import steps_of
 from lmms_eval_mai.redaction import redacted, without_password
 from lmms_eval_mai.reproduce.plan import Models, Options, Run
 from lmms_eval_mai.run.config import NO_EFFECT_ON_ANSWERS
@@ -22,8 +23,9 @@ OF_ENDPOINTS = {"api_key_env", "retry_for", "request_timeout", "concurrency"}
 PERFORMANCE = NO_EFFECT_ON_ANSWERS | OF_ENDPOINTS | OF_TRANSFORMERS | OF_VLLM
 """Arguments that change only the speed, the memory or the treatment of errors. They may change when the command
 continues."""
-PAIR = "pair "
-"""Begins the name under which the models of a pair are kept. Pairs may be added later."""
+PAIR, METHOD = "pair ", "method "
+"""Begin the names under which the models of a pair, and the steps of a user's method, are kept. Both may be added
+later."""
 
 
 def common_arguments(
@@ -38,6 +40,7 @@ def common_arguments(
     found |= {f"--gen_kwargs {name}": value for name, value in gen_kwargs.items()}
     found |= {"--limit": options.limit, "--include_path": options.include_path}
     found |= {f"{PAIR}{pair.name}": f"{pair.config.small.model} and {pair.config.large.model}" for pair in models}
+    found |= {f"{METHOD}{method.name}": steps_of(method) for pair in models for method in pair.own}
     return {name: without_password(str(value)) for name, value in found.items() if value is not None}
 
 
@@ -64,7 +67,7 @@ class OutputFolder:
             raise ArgumentError(
                 f"--output_path {path} is not a folder of this command ({error!r}). Give a folder of its own."
             ) from None
-        apart = {name for name in earlier.keys() ^ common.keys() if name.startswith(PAIR)}
+        apart = {name for name in earlier.keys() ^ common.keys() if name.startswith((PAIR, METHOD))}
         differ = [
             f"{name} was {earlier.get(name, 'not given')} and is {common.get(name, 'not given')}"
             for name in sorted({*earlier, *common} - apart)

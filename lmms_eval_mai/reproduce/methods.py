@@ -1,39 +1,33 @@
-"""The methods of the paper as modes of `mai_cascade` and variants of a benchmark's task, and those of each table."""
+"""The methods of the paper and the variants of a benchmark's task that the runs of each table need."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from lmms_eval_mai.contract import SIDES, Side
-from lmms_eval_mai.paper.confidence import Choices
-from lmms_eval_mai.paper.prompts import VARIANTS
+from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.method.methods import FULL_RT, MAI, MAI_CONFIDENCE, METHODS, OWN_THINKING, Method
+from lmms_eval_mai.method.prompts import VARIANTS
 from lmms_eval_mai.reports.paper_numbers import ONE_STAGE
 
 
 @dataclass(frozen=True)
-class Method:
-    """One method: a mode, and the prompt of the task."""
+class Kind:
+    """A kind of run: a method, and the prompt of the task."""
 
-    mode: str
+    method: Method
     suffix: str
     """The suffix of the task's name: a key of `VARIANTS`."""
-    choices: Choices = Choices()  # noqa: RUF009 - frozen
-    """Those of a cascade."""
-
-    @property
-    def folder(self) -> str:
-        """Return the name of the folder for its runs."""
-        mode = "own" if self.choices.thinker == "large" else self.mode
-        return mode if self.choices.verify == "agreement" else f"{mode}-{self.choices.verify}"
 
 
-METHODS = (
-    *(Method(side, suffix) for side in SIDES for suffix in VARIANTS),
-    Method("transfer", "s"),
-    Method("cascade", "s"),
-    Method("cascade", "r_s2"),
-    *(Method("cascade", "s", Choices("confidence", thinker)) for thinker in SIDES),
+ALONE = {side: METHODS[side] for side in SIDES}
+KINDS = (
+    *(Kind(method, suffix) for method in ALONE.values() for suffix in VARIANTS),
+    Kind(FULL_RT, "s"),
+    Kind(MAI, "s"),
+    Kind(MAI, "r_s2"),
 )
-"""All methods, in the order of their runs: single models first, so that their calls are made in runs of their own."""
+"""All kinds, in the order of their runs: single models first, so that their calls are made in runs of their own."""
+WITH_THRESHOLD = (MAI_CONFIDENCE, OWN_THINKING)
+"""Methods that the paper does not have. Their runs come with Table 10, if there is a threshold for the pair."""
 
 TABLES = (5, 6, 7, 8, 10, 13, 14, 15)
 """The tables whose runs can be made."""
@@ -46,29 +40,24 @@ PAPERS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
 """Models of `--paper` -> the tables for each pair. Two pairs may share a model, which runs alone once."""
 
 
-def methods_of(tables: Collection[int], benchmark: str, thinkers: Collection[Side] = ()) -> list[Method]:
-    """Return the methods that these tables need, in the order of their runs. `thinkers`: those of the cascades with
-    verify=confidence, which the paper does not have."""
-    needed = {method for number in tables for method in _needed(number, benchmark)}
-    return [
-        method
-        for method in METHODS
-        if method in needed and (method.choices.verify == "agreement" or method.choices.thinker in thinkers)
-    ]
+def kinds_of(tables: Collection[int], benchmark: str, more: Sequence[Method] = ()) -> list[Kind]:
+    """Return the kinds of runs that these tables need, in the order of their runs. `more`: methods that the paper does
+    not have."""
+    needed = {kind for number in tables for kind in _needed(number, benchmark)}
+    return list(dict.fromkeys([*(kind for kind in KINDS if kind in needed), *(Kind(method, "s") for method in more)]))
 
 
-def _needed(number: int, benchmark: str) -> set[Method]:
-    small, large = SIDES
-    full_rt, cascade = Method("transfer", "s"), Method("cascade", "s")
+def _needed(number: int, benchmark: str) -> set[Kind]:
+    small, large = ALONE["small"], ALONE["large"]
+    full_rt, mai = Kind(FULL_RT, "s"), Kind(MAI, "s")
     thought = "r" if benchmark in ONE_STAGE else "r_s2"
     if number == 8:
-        return {full_rt, Method(small, "r"), Method(large, "s"), Method(large, thought)}
+        return {full_rt, Kind(small, "r"), Kind(large, "s"), Kind(large, thought)}
     if number == 10:
-        confident = {replace(cascade, choices=Choices("confidence", side)) for side in SIDES}
-        return {full_rt, cascade, *confident, Method(small, "s"), Method(small, "r"), Method(large, "s")}
+        return {full_rt, mai, Kind(small, "s"), Kind(small, "r"), Kind(large, "s")}
     if number == 15:
-        return {cascade, Method("cascade", "r_s2")}
-    return {Method(side, suffix) for side in SIDES for suffix in _prompts(number, benchmark)}
+        return {mai, Kind(MAI, "r_s2")}
+    return {Kind(method, suffix) for method in ALONE.values() for suffix in _prompts(number, benchmark)}
 
 
 def _prompts(number: int, benchmark: str) -> tuple[str, ...]:

@@ -44,14 +44,14 @@ def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: Outpu
     models = runs[0].models
     engines = Engines(models.config)
     try:
-        modes = {run.method.mode for run in runs}
-        engines.start([side for side in SIDES if modes - {*SIDES} or side in modes])
+        used = {side for run in runs for side in run.kind.method.sides}
+        engines.start([side for side in SIDES if side in used])
         gc.freeze()  # lmms-eval collects garbage twice after each run, in 0.9 s with all objects of vLLM
         for number, run in enumerate(runs, start=1):
             logger.info(f"Run {number} of {len(runs)} of {models.name}: {run.name}.")
             engines.clear_caches()
             store.run = run.name
-            model = CascadeModel(engines, parse(models.of(run.method)), store=store, prints_table=False)
+            model = CascadeModel(engines, parse(models.of(run.kind.method)), store=store, prints_table=False)
             evaluate(run, model, tasks, _parse(options.command(run, folder.begin(run))))
             folder.finish(run)
     finally:

@@ -7,8 +7,8 @@ from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness import documents
 from lmms_eval_mai.harness.requests import check_task
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS
-from lmms_eval_mai.paper.prompts import VARIANTS
+from lmms_eval_mai.method.benchmarks import BENCHMARKS
+from lmms_eval_mai.method.prompts import VARIANTS
 from lmms_eval_mai.reports import paper_numbers
 from lmms_eval_mai.reproduce.plan import Subject
 from lmms_eval_mai.run.config import Config

@@ -23,7 +23,7 @@ def model_args(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def undisturbed(drawn_data: Path, model_args: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of all runs of Table 10, made by one command."""
+    """The folder of all runs of Table 10 and of a method of the user, made by one command."""
     folder = tmp_path_factory.mktemp("undisturbed")
     code, text = start(drawn_data, folder, model_args).end()
     assert code == 0, text
@@ -41,36 +41,38 @@ def runs(output: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_one_command_makes_all_runs_of_a_table_and_prints_it(undisturbed: Path) -> None:
+def test_one_command_makes_all_runs_of_a_table_and_of_a_file_and_prints_them(undisturbed: Path) -> None:
     found = runs(undisturbed)
     assert {name: shared_calls(run) for name, run in found.items()} == {
         "small/pope_s": (0, 12),
         "small/pope_r": (0, 12),
         "large/pope_s": (0, 12),
-        "transfer/pope_s": (12, 24),
-        "cascade/pope_s": (36, 36),  # 12 documents: 2 calls each, 8 also think, and 4 of these are transferred
+        "full_rt/pope_s": (12, 24),
+        "mai/pope_s": (36, 36),  # 12 documents: 2 calls each, 8 also think, and 4 of these are transferred
+        "think_first/pope_s": (32, 32),
     }
     assert (undisturbed / "calls-0of1.jsonl").read_text().count('"call":') == 48
     written = {file.name for file in undisturbed.iterdir()}
     assert written == {"models", "calls-0of1.jsonl", "reproduce.json", "report.md", "report.html"}
     text = (undisturbed.parent / "log").read_text()
-    assert "models/cascade/pope_s" in text
+    assert "models/mai/pope_s" in text and "think_first" in text.split("\nMethods: ")[1]
     assert "\nMethods: " in text and "Table 10" not in text and "Table 10" in (undisturbed / "report.md").read_text()
     assert text.count("small is ready") == 1 and text.count("large is ready") == 1
-    assert "Postprocessing" not in text and "mai_cascade mode=" not in text  # no bars and no table of a single run
+    assert "Postprocessing" not in text and "mai_cascade method=" not in text  # no bars and no table of a single run
 
 
 @pytest.mark.slow
-def test_cascade_is_equal_to_that_of_the_printed_single_command(
+def test_runs_are_equal_to_those_of_the_printed_single_commands(
     undisturbed: Path, model_args: dict[str, str], in_drawn_data: Path, tmp_path: Path, capsys: Any
 ) -> None:
     _, text, _ = run_command(capsys, *arguments(model_args, tmp_path / "single", "--dry-run"))
-    assert "5 runs with at most" in text
+    assert "6 runs with at most" in text
     commands = [shlex.split(line) for line in text.split("\n") if line.startswith("lmms-eval ")]
     assert len(commands) == len(RUNS) and not (tmp_path / "single").exists()
-    assert run_lmms_eval(capsys, *commands[-1][1:])[0] == 0
-    single = finished_run(tmp_path / "single" / "models" / RUNS[-1])
-    assert without_marks(finished_run(undisturbed / "models" / RUNS[-1])) == single
+    for name, command in list(zip(RUNS, commands, strict=True))[-2:]:  # MAI, and the method of the user
+        assert run_lmms_eval(capsys, *command[1:])[0] == 0
+        single = without_marks(finished_run(tmp_path / "single" / "models" / name))
+        assert without_marks(finished_run(undisturbed / "models" / name)) == single
     _, text, _ = run_command(capsys, *arguments(model_args, undisturbed, "--dry-run"))
     assert len(re.findall(r" documents, finished$", text, re.MULTILINE)) == len(RUNS)
 
@@ -117,7 +119,7 @@ def refused(capsys: Any, tmp_path: Path) -> Any:
         ("--paper qwen --tables 10", "--tables"),
         ("--paper qwen --model_args small=x", "small"),
         ("--benchmarks shaeps", "--benchmarks shaeps"),
-        ("--pair demo --benchmarks shapes --model_args mode=small", "mode=small"),
+        ("--pair demo --benchmarks shapes --model_args method=small", "method=small"),
         ("--pair demo --benchmarks shapes --model_args device=cpu", "device=cpu"),
         ("--pair demoo --benchmarks shapes", "pair=demoo"),
         ("--pair demo --benchmarks shapes --model_args max_open_sample=3", "max_open_sample"),

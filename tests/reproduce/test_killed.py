@@ -11,17 +11,17 @@ import pytest
 from support.processes import DEMO_DOCUMENTS, Command, strike
 from support.reproduce import RUNS
 
-from lmms_eval_mai.paper.confidence import Choices
+from lmms_eval_mai.method.methods import MAI, MAI_CONFIDENCE
 from lmms_eval_mai.reports.build import read
-from lmms_eval_mai.reports.rules import Rule, decide, known_answers
+from lmms_eval_mai.reports.replay import replay
 from lmms_eval_mai.run.config import parse
 
 CALLS = 4 * DEMO_DOCUMENTS
 """Both models with S, the small one with R, and the transfer. Own thinking makes more, where the large model thinks."""
-RESULT = ("side", "stage", "text", "finish_reason", "prompt_tokens", "output_tokens", "answer_tokens")
+RESULT = ("side", "prompt", "text", "parsed", "finish_reason", "prompt_tokens", "output_tokens", "answer_tokens")
 """What a call has in each run. Its times, its log-probabilities and the tokens in the cache depend on other calls."""
-Seconds = dict[tuple[str, int, str, str], float]
-"""Run, document, side and stage of a call -> its seconds."""
+Seconds = dict[tuple[str, int, str, str, str], float]
+"""Run, document, side, prompt and thinking of a call -> its seconds."""
 
 
 def start(folder: Path) -> Command:
@@ -51,7 +51,7 @@ def result(sample: dict[str, Any]) -> list[Any]:
     """Return what a sample has in each run."""
     trace = sample["token_counts"][0]
     calls = [[call[name] for name in RESULT] for call in trace["calls"]]
-    return [sample["exact_match"], trace["exit"], trace["answers"], calls]
+    return [sample["exact_match"], trace["exit"], trace["parsed"], calls]
 
 
 @pytest.mark.long
@@ -67,24 +67,24 @@ def test_killed_command_has_the_results_of_an_undisturbed_run_and_makes_no_call_
     code, log = start(tmp_path).end()
     assert code == 0, log
 
-    names = (*(run.replace("pope", "shapes") for run in RUNS), "own-confidence/shapes_s")
+    names = (*(run.replace("pope", "shapes") for run in RUNS[:-1]), "own_thinking/shapes_s")
     found = {name: samples(tmp_path / "out" / name) for name in (f"demo/{name}" for name in names)}
-    own = [sample["token_counts"][0]["exit"] for sample in found["demo/own-confidence/shapes_s"]]
+    own = [sample["token_counts"][0]["exit"] for sample in found["demo/own_thinking/shapes_s"]]
     assert 0 < own.count("large_think") < DEMO_DOCUMENTS
     assert len(on_disk(file)) == CALLS + own.count("large_think")
-    mai = found["demo/cascade/shapes_s"]
+    mai = found["demo/mai/shapes_s"]
     assert [result(sample) for sample in mai] == [result(sample) for sample in demo_run[1]]
     assert all(call["shared"] for sample in mai for call in sample["token_counts"][0]["calls"])
     runs = read([tmp_path / "out"])
-    paper, confident = sorted(runs.of("cascade"), key=lambda run: run.method.choices)
-    threshold = parse({"pair": "demo"}).thresholds.of("shapes")
-    check = Rule(Choices("confidence"), threshold, paper.rules)
-    computed = decide(known_answers(runs, paper), check, "shapes")  # what the report shows of this threshold
+    paper, confident = sorted(runs.of("cascade"), key=lambda run: run.setup.method != MAI)
+    threshold = parse({"pair": "demo", "method": "mai_confidence"}).thresholds.of("shapes")
+    # What the report shows of this threshold.
+    computed = replay(MAI_CONFIDENCE, runs.known(paper), paper.setup, "shapes", paper.rules, threshold)
     assert computed is not None and "confident" in set(computed.exit)
     assert list(computed.exit) == list(confident.samples.exit)
-    assert list(computed.tokens) == list(confident.samples.output_tokens)
+    assert list(computed.small_tokens + computed.large_tokens) == list(confident.samples.output_tokens)
     final = {
-        (name, sample["doc_id"], call["side"], call["stage"]): call["total_s"]
+        (name, sample["doc_id"], call["side"], call["prompt"], call.get("of", "")): call["total_s"]
         for name, of_run in found.items()
         for sample in of_run
         for call in sample["token_counts"][0]["calls"]

@@ -18,14 +18,14 @@ def code(pattern: str) -> list[str]:
 
 
 def test_model_arguments_of_every_command_are_accepted() -> None:
-    found = code(r"(pair|mode)=\S+")
+    found = code(r"(pair|method)=\S+")
     assert len(found) > 10
     for model_args in found:
         parse(values_of("--model_args", model_args))
 
 
 def test_arguments_named_alone_are_accepted_by_a_run_that_can_use_them() -> None:
-    found = [text for text in code(r"[a-z_]+=\S+") if not text.startswith(("pair=", "mode=", "engine="))]
+    found = [text for text in code(r"[a-z_]+=\S+") if not text.startswith(("pair=", "method=", "engine="))]
     assert {"chartqa_match=relaxed", "large_num_assistant_tokens=5"} <= set(found)
     for argument in found:
         engine = "transformers" if re.search("assistant|batch_size|sparse", argument) else "vllm"

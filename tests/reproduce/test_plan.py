@@ -10,13 +10,15 @@ import pytest
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.paper.benchmarks import BENCHMARKS
+from lmms_eval_mai.method.benchmarks import BENCHMARKS
+from lmms_eval_mai.method.methods import FULL_RT, MAI, MAI_CONFIDENCE, OWN_THINKING, Method
 from lmms_eval_mai.reports import paper_numbers
 from lmms_eval_mai.reproduce.estimate import calls, estimate
 from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
-from lmms_eval_mai.reproduce.methods import DEFAULT, PAPER_BENCHMARKS, PAPERS, Method, methods_of
+from lmms_eval_mai.reproduce.methods import ALONE, DEFAULT, PAPER_BENCHMARKS, PAPERS, Kind, kinds_of
 from lmms_eval_mai.reproduce.plan import Options, Run, Subject, read_models, runs
 from lmms_eval_mai.reproduce.tasks import published
+from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import parse
 
 SCRIPTED = {"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl"}
@@ -27,21 +29,22 @@ def plan(
     subjects: Sequence[Subject] = (SHAPES,),
     chosen: tuple[int, ...] = DEFAULT,
     pairs: Sequence[str] = (),
+    own: Sequence[Method] = (),
     **arguments: Any,
 ) -> list[Run]:
     given = arguments if pairs else {**SCRIPTED, **arguments}
-    return runs(read_models(dict.fromkeys(pairs or [""], chosen), given), subjects)
+    return runs(read_models(dict.fromkeys(pairs or [""], chosen), given, own), subjects)
 
 
 def names(found: Sequence[Run]) -> list[str]:
     return [run.name.split("/", 1)[1] for run in found]
 
 
-def test_all_tables_need_both_models_with_five_prompts_and_full_rt_and_two_cascades() -> None:
+def test_all_tables_need_both_models_with_five_prompts_and_full_rt_and_two_runs_of_mai() -> None:
     prompts = ("s", "e", "r", "e_s2", "r_s2")
     assert names(plan()) == [
         *(f"{side}/shapes_{prompt}" for side in SIDES for prompt in prompts),
-        *("transfer/shapes_s", "cascade/shapes_s", "cascade/shapes_r_s2"),
+        *("full_rt/shapes_s", "mai/shapes_s", "mai/shapes_r_s2"),
     ]
 
 
@@ -65,10 +68,10 @@ def test_all_tables_need_both_models_with_five_prompts_and_full_rt_and_two_casca
 def test_tables_need_single_models_with_the_prompts_of_the_paper(
     benchmark: str, number: int, of_small: str, of_large: str
 ) -> None:
-    found = methods_of([number], benchmark)
+    found = kinds_of([number], benchmark)
     for side, expected in zip(SIDES, (of_small, of_large), strict=True):
-        assert sorted(method.suffix for method in found if method.mode == side) == sorted(expected.split())
-    assert {method.mode for method in found} <= {*SIDES, *(["transfer"] if number == 8 else [])}
+        assert sorted(kind.suffix for kind in found if kind.method.name == side) == sorted(expected.split())
+    assert {kind.method.name for kind in found} <= {*SIDES, *(["full_rt"] if number == 8 else [])}
 
 
 def test_the_paper_has_all_models_benchmarks_and_documents_of_its_tables() -> None:
@@ -79,7 +82,9 @@ def test_the_paper_has_all_models_benchmarks_and_documents_of_its_tables() -> No
     for paper, pairs in PAPERS.items():
         found = runs(read_models(pairs, {}), subjects)
         alone = [
-            (getattr(run.models.config, run.method.mode).model, run.task) for run in found if run.method.mode in SIDES
+            (getattr(run.models.config, side).model, run.task)
+            for run in found
+            if (side := run.kind.method.name) in SIDES
         ]
         assert len(set(alone)) == len(alone)  # no model runs alone twice
         models[paper] = {name for model, _ in alone if (name := paper_numbers.family(model)) is not None}
@@ -89,10 +94,10 @@ def test_the_paper_has_all_models_benchmarks_and_documents_of_its_tables() -> No
     assert models["internvl"] == {("InternVL3.5", size) for size in ("1B", "2B", "4B", "8B", "14B")}
 
 
-def test_a_cascade_has_only_calls_of_other_runs_and_a_benchmark_without_numbers_has_no_estimate_of_time() -> None:
+def test_mai_has_only_calls_of_other_runs_and_a_benchmark_without_numbers_has_no_estimate_of_time() -> None:
     found = plan()
-    others = {call for run in found if run.method.mode != "cascade" for call in calls(run)}
-    assert {call for run in found if run.method.mode == "cascade" for call in calls(run)} <= others
+    others = {call for run in found if run.kind.method != MAI for call in calls(run)}
+    assert {call for run in found if run.kind.method == MAI for call in calls(run)} <= others
     # Each model: S, E, R and two second stages; and the transfer.
     assert len(others) == 11
     assert "at most 30,850 calls. At most 13,574 of them" in estimate(found)
@@ -101,39 +106,50 @@ def test_a_cascade_has_only_calls_of_other_runs_and_a_benchmark_without_numbers_
 
 def test_model_of_two_pairs_runs_alone_once() -> None:
     found = plan(chosen=(10,), pairs=["qwen3vl-2b-4b", "qwen3vl-2b-8b"])
-    assert [run.name for run in found if run.method.mode in SIDES] == [
+    assert [run.name for run in found if run.kind.method in ALONE.values()] == [
         *("qwen3vl-2b-4b/small/shapes_s", "qwen3vl-2b-4b/small/shapes_r", "qwen3vl-2b-4b/large/shapes_s"),
         "qwen3vl-2b-8b/large/shapes_s",
     ]
 
 
-@pytest.mark.parametrize(
-    ("threshold", "name", "thinker"),
-    [("min_confidence", "cascade-confidence", "small"), ("own_min_confidence", "own-confidence", "large")],
-)
-def test_a_threshold_adds_one_run_that_the_paper_does_not_have(threshold: str, name: str, thinker: str) -> None:
+@pytest.mark.parametrize("of_file", [None, (OWN_THINKING,), (MAI_CONFIDENCE, OWN_THINKING)])
+def test_a_threshold_adds_runs_that_the_paper_does_not_have(tmp_path: Path, of_file: tuple[Method, ...] | None) -> None:
+    file, methods, given = tmp_path / "file.json", of_file or (MAI_CONFIDENCE, OWN_THINKING), 0.7
+    if of_file:
+        chosen = {method.name: Calibrated(method, {"shapes": 0.7}, "", {"shapes": 9}) for method in of_file}
+        Calibration(chosen, {"large": "b.jsonl"}).write(file)
+        given = str(file)
     paper = plan(chosen=(8, 10), transfer="sparse", engine="transformers")
-    more = plan(chosen=(8, 10), transfer="sparse", engine="transformers", **{threshold: 0.7})
+    more = plan(chosen=(8, 10), transfer="sparse", engine="transformers", min_confidence=given)
     assert [run.name for run in more][: len(paper)] == [run.name for run in paper]
-    (added,) = more[len(paper) :]
-    assert added.name == f"models/{name}/shapes_s"
+    added = more[len(paper) :]
+    assert [run.name for run in added] == [f"models/{method.name}/shapes_s" for method in methods]
     for run in more:
-        given = run.models.of(run.method)
-        assert given.get(threshold) == (0.7 if run is added else None)
-        assert parse(given).verify == ("confidence" if run is added else "agreement")
-    config = parse(added.models.of(added.method))
-    assert (config.thinker, config.thresholds.min_confidence) == (thinker, 0.7)
+        config = parse(run.models.of(run.kind.method))
+        assert config.min_confidence == (given if run in added else None)
+        assert run not in added or config.thresholds.of("shapes") == 0.7
     others = {call for run in paper for call in calls(run)}
-    assert set(calls(added)) <= others  # also those of own thinking are in the runs of Tables 8 and 10
+    assert {call for run in added for call in calls(run)} <= others  # also those of own thinking
 
 
-def test_rule_in_the_file_of_a_pair_does_not_change_the_run_with_the_papers_rule(tmp_path: Path) -> None:
+MINE, CHANGED = replace(FULL_RT, name="mine"), replace(MAI, name="mine")
+"""Methods of the user with one name."""
+
+
+def test_methods_of_the_user_have_runs_after_all_others_whatever_the_tables() -> None:
+    found = plan(chosen=(8,), own=[MINE, MAI, MINE])
+    assert names(found) == [*names(plan(chosen=(8,))), "mine/shapes_s", "mai/shapes_s"]
+    command = Options(files={"mine": "here/mine.yaml"}).command(found[-2], Path("out"))
+    assert command[3].endswith(",method=here/mine.yaml")
+    with pytest.raises(ArgumentError, match="same name"):
+        plan(own=[MINE, CHANGED])
+
+
+def test_method_in_the_file_of_a_pair_does_not_change_the_runs(tmp_path: Path) -> None:
     file = tmp_path / "pair.yaml"
-    file.write_text("small: a\nlarge: b\nverify: confidence\nthinker: large\n")
+    file.write_text("small: a\nlarge: b\nmethod: own_thinking\n")
     for run in plan(chosen=(10,), pairs=[str(file)]):
-        config = parse(run.models.of(run.method))
-        assert run.method.choices.verify == config.verify == "agreement"
-        assert run.method.mode != "cascade" or config.thinker == "small"
+        assert parse(run.models.of(run.kind.method)).method == run.kind.method
         assert len(run.models.config.engines()) == 2
 
 
@@ -157,13 +173,13 @@ def test_runs_that_cannot_be_planned_are_refused(
 def test_command_has_the_options_of_all_runs_and_those_of_its_run_and_is_shown_without_secrets() -> None:
     run = plan(chosen=(10,), pairs=["demo"], think="E")[-3]
     options = Options(gen_kwargs="max_new_tokens=9", limit=40, include_path="more")
-    assert options.command(run, Path("out/demo/cascade/shapes_s")) == [
-        *("--model", "mai_cascade", "--model_args", "pair=demo,think=E,mode=cascade,verify=agreement"),
+    assert options.command(run, Path("out/demo/mai/shapes_s")) == [
+        *("--model", "mai_cascade", "--model_args", "pair=demo,think=E,method=mai"),
         *("--tasks", "shapes_s"),
         *("--gen_kwargs", "max_new_tokens=9", "--limit", "40", "--include_path", "more"),
-        *("--output_path", "out/demo/cascade/shapes_s", "--log_samples"),
+        *("--output_path", "out/demo/mai/shapes_s", "--log_samples"),
     ]
-    secret = Run(replace(run.models, arguments={"pair": "demo", "hf_token": "hf-1"}), Method("cascade", "s"), SHAPES)
+    secret = Run(replace(run.models, arguments={"pair": "demo", "hf_token": "hf-1"}), Kind(MAI, "s"), SHAPES)
     made, shown = (" ".join(Options().command(secret, Path("out"), shown=shown)) for shown in (False, True))
     assert "hf-1" in made and "hf-1" not in shown and "--limit" not in made
 
@@ -174,7 +190,7 @@ def test_command_has_the_options_of_all_runs_and_those_of_its_run_and_is_shown_w
 def common(pairs: Sequence[str] = (), **change: Any) -> dict[str, str]:
     given: dict[str, Any] = {"model_args": {"max_new_tokens": 64}, "gen_kwargs": {}, "limit": 40, "include_path": None}
     given |= change
-    models = read_models(dict.fromkeys(pairs or [""], DEFAULT), {} if pairs else SCRIPTED)
+    models = read_models(dict.fromkeys(pairs or [""], DEFAULT), {} if pairs else SCRIPTED, given.get("own", ()))
     options = Options(limit=given["limit"], include_path=given["include_path"])
     return common_arguments(models, given["model_args"], given["gen_kwargs"], options)
 
@@ -202,6 +218,14 @@ def test_folder_of_arguments_that_change_no_answer_and_of_more_pairs_is_used_aga
     OutputFolder.open(tmp_path / "out", common(["qwen3vl-2b-8b"], model_args=model_args)).write()
     kept = OutputFolder.open(tmp_path / "out", first).arguments
     assert {"pair qwen3vl-2b-4b", "pair qwen3vl-2b-8b"} < kept.keys()
+
+
+def test_methods_may_be_added_later_and_a_changed_file_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    OutputFolder.open(tmp_path / "out", common()).write()
+    OutputFolder.open(tmp_path / "out", common(own=[MINE])).write()
+    assert "method mine" in OutputFolder.open(tmp_path / "out", common()).arguments
+    with pytest.raises(ArgumentError, match="method mine was"):
+        OutputFolder.open(tmp_path / "out", common(own=[CHANGED]))
 
 
 def test_secrets_are_not_written(tmp_path: Path) -> None:

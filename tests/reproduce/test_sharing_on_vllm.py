@@ -15,7 +15,7 @@ def test_shared_answers_and_tokens_are_equal_to_those_of_calls_that_are_made(vll
         prompts = [question(doc_id) for doc_id in range(6)]
         for prompt, call in zip(prompts, vllm.generate(*prompts), strict=True):
             vllm.loop.run(store.add(prompt, GREEDY, call))
-        store.run = "cascade/pope_s"
+        store.run = "mai/pope_s"
         shared = [vllm.loop.run(store.find(prompt, GREEDY)) for prompt in prompts]
         vllm.loop.run(clear_caches(vllm.engine))
         for found, own in zip(shared, vllm.generate(*prompts), strict=True):
