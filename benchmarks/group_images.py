@@ -110,7 +110,7 @@ def main() -> None:
             place = Path("lmms-lab-encoder", name)
             enlarge(given.data.resolve() / place, folder / "data" / place)
         fixed = (
-            f"mode=large,large={make_model(folder / 'tiny')},dtype=float32,max_new_tokens=4,max_model_len=2048,"
+            f"method=large,large={make_model(folder / 'tiny')},dtype=float32,max_new_tokens=4,max_model_len=2048,"
             f"num_gpu_blocks_override={given.blocks},max_open_samples={given.open_samples},store=off"
         )
         for task in TASKS:

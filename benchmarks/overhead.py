@@ -14,7 +14,6 @@ it less than the wall time. The target is at most 0.3 ms per engine call, and th
 
 import argparse
 import contextlib
-import functools
 import gc
 import io
 import json
@@ -35,32 +34,31 @@ from PIL import Image
 
 from lmms_eval_mai.harness.model import MaiCascade
 from lmms_eval_mai.harness.tasks import doc_to_messages
-from lmms_eval_mai.paper.sample import Exit
 
 TASK, SPLIT = "pope_s", "test"
 PROMPT = {"benchmark": "pope", "variant": "s"}
 DECODING = {"max_new_tokens": 4096, "temperature": 0, "top_p": 1.0, "num_beams": 1, "do_sample": False, "until": []}
 
-EXITS: dict[Exit, float] = {"agree_short": 0.72, "agree_think": 0.078, "transfer": 0.202}
+EXITS = {"agree_short": 0.72, "agree_think": 0.078, "transfer": 0.202}
 """Shares of ChartQA in Table 10."""
 
 THINKING = "The picture shows one plain colour and nothing else in it. " * 16
-# Stage -> text. The large model always answers Yes. A sample finishes when the small model also answers Yes.
-SMALL: dict[Exit, dict[str, str]] = {
-    "agree_short": {"short": "[[Yes]]"},
-    "agree_think": {"short": "[[No]]", "think": THINKING + "[[Yes]]"},
-    "transfer": {"short": "[[No]]", "think": THINKING + "[[No]]"},
+# Prompt -> text. The large model always answers Yes. A sample finishes when the small model also answers Yes.
+SMALL = {
+    "agree_short": {"simple": "[[Yes]]"},
+    "agree_think": {"simple": "[[No]]", "think": THINKING + "[[Yes]]"},
+    "transfer": {"simple": "[[No]]", "think": THINKING + "[[No]]"},
 }
-LARGE = {exit: {"short": "[[Yes]]", "transfer": "Yes"} for exit in EXITS}
+LARGE = {exit: {"simple": "[[Yes]]", "transfer": "Yes"} for exit in EXITS}
 
 
-def write_script(path: Path, exits: list[Exit], texts: dict[Exit, dict[str, str]]) -> None:
+def write_script(path: Path, exits: list[str], texts: dict[str, dict[str, str]]) -> None:
     """Write a script for the scripted engine: one JSON line per call."""
     with path.open("w") as file:
         for doc_id, exit in enumerate(exits):
-            for stage, text in texts[exit].items():
-                record = {"task": TASK, "doc_id": doc_id, "stage": stage, "text": text, "output_tokens": len(text) // 4}
-                file.write(json.dumps(record) + "\n")
+            for prompt, text in texts[exit].items():
+                of_call = {"prompt": prompt, "text": text, "output_tokens": len(text) // 4}
+                file.write(json.dumps({"task": TASK, "doc_id": doc_id, **of_call}) + "\n")
 
 
 def documents(samples: int) -> list[dict[str, Any]]:
@@ -70,12 +68,24 @@ def documents(samples: int) -> list[dict[str, Any]]:
     ]
 
 
-def request(doc_id: int) -> Instance:
+class Task:
+    """What a request needs of `pope_s`."""
+
+    def __init__(self, documents: list[dict[str, Any]]) -> None:
+        self.eval_docs_no_media = documents
+
+    def messages(self, doc: dict[str, Any]) -> Any:
+        return doc_to_messages(doc, lmms_eval_specific_kwargs=PROMPT)
+
+    def doc_to_text(self, doc: dict[str, Any]) -> None:
+        """Return None: no `--system_instruction` stands before it."""
+
+
+def request(task: Task, doc_id: int) -> Instance:
     """Return the request that lmms-eval builds for one document of `pope_s`."""
-    messages = functools.partial(doc_to_messages, lmms_eval_specific_kwargs=PROMPT)
     return Instance(
         request_type="generate_until",
-        arguments=("", messages, dict(DECODING), doc_id, TASK, SPLIT),
+        arguments=("", task.messages, dict(DECODING), doc_id, TASK, SPLIT),
         idx=0,
         metadata={"task": TASK, "doc_id": doc_id, "repeats": 1, "split": SPLIT, "version": 0.1, "mai": PROMPT},
     )
@@ -89,8 +99,9 @@ def run(samples: int, folder: Path, store: str) -> tuple[int, float, float]:
     write_script(folder / "large.jsonl", exits, LARGE)
     scripts = {side: str(folder / f"{side}.jsonl") for side in ("small", "large")}
     model = MaiCascade(engine="scripted", **scripts, time_scale=0, store=store)
-    model.task_dict = {TASK: {SPLIT: documents(len(exits))}}
-    requests = [request(doc_id) for doc_id in range(len(exits))]
+    task = Task(documents(len(exits)))
+    model.task_dict = {TASK: {SPLIT: task.eval_docs_no_media}}
+    requests = [request(task, doc_id) for doc_id in range(len(exits))]
     reset_usage_metrics()  # as lmms-eval's evaluator does at the start of a run
     gc.collect()
     # The progress bar and the model's table are made, and their time counts.

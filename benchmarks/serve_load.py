@@ -32,7 +32,7 @@ import aiohttp
 import psutil
 from common import print_json
 
-from lmms_eval_mai.paper.prompts import instruction
+from lmms_eval_mai.method.prompts import instruction
 from lmms_eval_mai.plugin import task_dir
 
 COMMANDS = Path(sys.executable).parent

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from lmms_eval_mai import task_dir
-from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.agreement import extract_answer, without_answer
+from lmms_eval_mai.method import prompts
+from lmms_eval_mai.method.agreement import extract_answer, without_answer
+from lmms_eval_mai.method.methods import THINKING
 
 Chat = list[dict[str, Any]]
 """Messages for a Hugging Face processor, with decoded images."""
@@ -53,7 +54,8 @@ class Documents:
             for line in file.read_text(encoding="utf-8").splitlines():
                 sample = json.loads(line)
                 for call in sample["token_counts"][0]["calls"]:
-                    if (call["side"], call["stage"]) == (side, "think") and call["text"].strip():
+                    is_thinking = call["prompt"] in THINKING and call["side"] == side
+                    if is_thinking and call["text"].strip():
                         found[sample["doc_id"]] = call["text"]
         if not found:
             raise SystemExit(f"{folder} has no thinking of the {side} model for {self.name}. Was --log_samples given?")

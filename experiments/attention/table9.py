@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from experiments.attention.documents import Documents, arguments, mean, random_positions, score_of
 from experiments.attention.reading import Array, LargeModel
-from lmms_eval_mai.paper.sparse import Sparse, select
+from lmms_eval_mai.method.sparse import Sparse, select
 
 LAYERS = (4, 8, 10, 12, 14, 16, 22, 24)
 """The layers of the paper's table."""

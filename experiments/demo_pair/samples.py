@@ -6,9 +6,9 @@ from typing import Literal
 
 from PIL import Image
 
-from lmms_eval_mai.paper import prompts
-from lmms_eval_mai.paper.agreement import without_answer
-from lmms_eval_mai.paper.prompts import Kind
+from lmms_eval_mai.method import prompts
+from lmms_eval_mai.method.agreement import without_answer
+from lmms_eval_mai.method.prompts import Kind
 
 from .questions import ask
 from .shapes import Cells, Question, draw, full_text, random_cells

@@ -22,9 +22,10 @@ import pandas as pd
 
 from lmms_eval_mai import parse
 
-TRANSFORMERS = "mode=large,engine=transformers,large_batch_size=1"
-STAGES = (("short", ("small", "large")), ("think", ("small",)), ("transfer", ("large",)))
-"""Stage of the prototype, and the models that answer in it. Those of one stage run at the same time on one GPU."""
+TRANSFORMERS = "method=large,engine=transformers,large_batch_size=1"
+STAGES = (("simple", ("small", "large")), ("think", ("small",)), ("transfer", ("large",)))
+"""Prompt of a stage of the prototype, and the models that answer in it. Those of one stage run at the same time on one
+GPU."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,9 @@ class Row:
 
 
 ROWS = (
-    Row("large-r", "large R", "mode=large", "r"),
-    Row("full-rt", "Full RT", "mode=transfer", "r"),
-    Row("mai", "MAI", "mode=cascade", "s"),
+    Row("large-r", "large R", "method=large", "r"),
+    Row("full-rt", "Full RT", "method=full_rt", "r"),
+    Row("mai", "MAI", "method=mai", "s"),
     Row("hf", "large R, transformers", TRANSFORMERS, "r", (1,), "hf"),
     Row(
         "hf-assisted",
@@ -119,14 +120,14 @@ def prototype(open: int, given: argparse.Namespace, mai: Path, folder: Path) -> 
     lines = [json.loads(line) for line in samples.read_text().splitlines()]
     calls = [call | {"doc_id": line["doc_id"]} for line in lines for call in line["token_counts"][0]["calls"]]
     whole_s = 0.0
-    for stage, sides in STAGES:
+    for prompt, sides in STAGES:
         commands = []
         for side in sides:
-            wanted = [call for call in calls if (call["stage"], call["side"]) == (stage, side)]
+            wanted = [call for call in calls if (call["prompt"], call["side"]) == (prompt, side)]
             if not wanted:
                 continue
             job = {"model": models[side], "task": f"{given.benchmark}_s", "open": open, "calls": wanted}
-            file = folder / f"{stage}-{side}.json"
+            file = folder / f"{prompt}-{side}.json"
             file.write_text(json.dumps(job | {"share": 0.9 / len(sides), "engine_args": given.engine_args}))
             commands.append([sys.executable, str(Path(__file__).with_name("stage.py")), str(file)])
         whole_s += run(folder, *commands)

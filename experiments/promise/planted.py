@@ -3,7 +3,7 @@
     python -m experiments.promise.planted
 
 A population is 20,000 images, or more. Each question has the probability of the large model's short answer, and the
-loss if the cascade returns this answer; if not, its loss is 0, as with second_check=off. A sample is drawn with
+loss if the method returns this answer; if not, its loss is 0, as with mai_confidence_direct. A sample is drawn with
 replacement, so the true loss of a threshold is that of the population.
 """
 
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lmms_eval_mai.paper.confidence import Choices
+from lmms_eval_mai.method.methods import MAI_CONFIDENCE_DIRECT
 from lmms_eval_mai.reports.calibrate import place_of
 from lmms_eval_mai.reports.losses import THRESHOLDS, Wanted
 
 Array = npt.NDArray[np.float64]
 IMAGES = 20_000
-WANTED = Wanted(max_loss=0.01, confidence=0.95, against="full-rt", choices=Choices("confidence", second_check="off"))
+WANTED = Wanted(MAI_CONFIDENCE_DIRECT, max_loss=0.01, confidence=0.95, against="full-rt")
 
 
 @dataclass(frozen=True)

@@ -8,21 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from lmms_eval_mai.paper.confidence import Choices
+from lmms_eval_mai.method.methods import METHODS
 from lmms_eval_mai.reports import build
 from lmms_eval_mai.reports.calibrate import place_of
 from lmms_eval_mai.reports.losses import THRESHOLDS, Losses, Wanted, answers, losses
 
-CHOICES = {
-    "second_check=on": ("full-rt", Choices("confidence")),
-    "second_check=off": ("full-rt", Choices("confidence", second_check="off")),
-    "thinker=large": ("large-r", Choices("confidence", "large")),
-}
-"""Name of a cascade -> its baseline and its choices."""
+BASELINE = {"mai_confidence": "full-rt", "mai_confidence_direct": "full-rt", "own_thinking": "large-r"}
+"""Name of a method -> its baseline."""
 
 
 def row(name: str, found: Losses, wanted: Wanted, number: int, splits: int) -> str:
-    """Return the row of one cascade with `number` documents that choose."""
+    """Return the row of one method with `number` documents that choose."""
     random, documents = np.random.default_rng(number), found.values.shape[1]
     places, lost = [], []
     for _ in range(splits):
@@ -45,13 +41,13 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--splits", type=int, default=1000)
     parser.add_argument("--documents", type=int, nargs="+", default=[300, 600, 1200])
-    parser.add_argument("--cascades", nargs="+", choices=CHOICES, default=list(CHOICES))
+    parser.add_argument("--methods", nargs="+", choices=BASELINE, default=list(BASELINE))
     given = parser.parse_args()
     runs = build.read(given.folders)
-    print("| cascade | against | n | refused, % | median threshold | exits, % | mean loss | largest | above 1, % |")
+    print("| method | against | n | refused, % | median threshold | exits, % | mean loss | largest | above 1, % |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
-    for name in given.cascades:
-        wanted = Wanted(0.01, 0.95, *CHOICES[name])
+    for name in given.methods:
+        wanted = Wanted(METHODS[name], 0.01, 0.95, BASELINE[name])
         (of,) = answers(runs, wanted)
         found = losses(runs, of, wanted)
         for number in given.documents:

@@ -16,15 +16,20 @@ from typing import Any
 import httpx
 import pyarrow.parquet as pq
 
-MODES = {"large_s": {"mode": "large"}, "large_r": {"mode": "large", "think": "R"}, "full_rt": {"mode": "transfer"}}
+KINDS = {
+    "large_s": {"method": "large"},
+    "large_r": {"method": "large", "think": "R"},
+    "full_rt": {"method": "full_rt"},
+}
+"""Name of a file -> the fields of its requests."""
 OPEN = 64
 """Requests at the same time."""
 
 
-async def ask(client: httpx.AsyncClient, gate: asyncio.Semaphore, row: dict[str, Any], mode: dict[str, str]) -> str:
+async def ask(client: httpx.AsyncClient, gate: asyncio.Semaphore, row: dict[str, Any], kind: dict[str, str]) -> str:
     """Return the line of a document."""
     options = [row[letter] for letter in "ABCD" if row[letter]]
-    mai = {**mode, "benchmark": "shapes", "kind": "letter" if options else "word"}
+    mai = {**kind, "benchmark": "shapes", "kind": "letter" if options else "word"}
     image = "data:image/png;base64," + base64.b64encode(row["image"]["bytes"]).decode()
     content = [{"type": "image_url", "image_url": {"url": image}}, {"type": "text", "text": row["question"]}]
     body = {"messages": [{"role": "user", "content": content}], "mai": mai | ({"options": options} if options else {})}
@@ -40,13 +45,13 @@ async def main() -> None:
     parser.add_argument("documents", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--url", default="http://127.0.0.1:8000")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     given = parser.parse_args()
     rows, gate = pq.read_table(given.documents).to_pylist(), asyncio.Semaphore(OPEN)
     given.folder.mkdir(parents=True, exist_ok=True)
     async with httpx.AsyncClient(base_url=given.url, timeout=600) as client:
-        for name in given.modes:
-            lines = await asyncio.gather(*(ask(client, gate, row, MODES[name]) for row in rows))
+        for name in given.kinds:
+            lines = await asyncio.gather(*(ask(client, gate, row, KINDS[name]) for row in rows))
             (given.folder / f"{name}.traces.jsonl").write_text("".join(lines))
 
 

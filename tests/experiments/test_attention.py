@@ -15,9 +15,10 @@ LARGE = ROOT / "lmms_eval_mai" / "pairs" / "demo" / "large"
 def test_scripts_make_all_tables_and_figures_from_logged_runs(tmp_path: Path) -> None:
     """The commands of experiments/attention/README.md, with few documents."""
     model_args = "pair=demo,engine=transformers,dtype=float32,store=off"
-    runs = {"small": f"{model_args},mode=transfer,transfer=sparse,sparse_layer=2", "large": f"{model_args},mode=large"}
-    for side, arguments in runs.items():
-        line = ["lmms_eval", "--model", "mai_cascade", "--model_args", arguments, "--tasks", "shapes_r", "--limit", "3"]
+    runs = {"small": "method=full_rt,transfer=sparse,sparse_layer=2", "large": "method=large"}
+    for side, method in runs.items():
+        line = ["lmms_eval", "--model", "mai_cascade", "--model_args", f"{model_args},{method}"]
+        line += ["--tasks", "shapes_r", "--limit", "3"]
         run([*line, "--log_samples", "--output_path", str(tmp_path / side)])
     script = ["--model", str(LARGE), "--task", "shapes_r", "--dtype", "float32", "--output", str(tmp_path / "out")]
     options = ["--thinking", str(tmp_path / "small"), "--layers", "2,5", "--max_new_tokens", "64"]

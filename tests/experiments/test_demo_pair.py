@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.processes import DEMO_DOCUMENTS
 
-from lmms_eval_mai.paper.agreement import extract_answer
+from lmms_eval_mai.method.agreement import extract_answer
 
 pytestmark = pytest.mark.long
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.long
 def right(sample: dict[str, Any], side: str) -> bool:
     """Return whether the short answer of a model is right."""
     calls = sample["token_counts"][0]["calls"]
-    (text,) = [call["text"] for call in calls if (call["side"], call["stage"]) == (side, "short")]
+    (text,) = [call["text"] for call in calls if (call["side"], call["prompt"]) == (side, "simple")]
     return extract_answer(text).lower() == sample["target"].lower()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import lmms_eval_mai
 
 ROOT = Path(__file__).resolve().parents[2]
-METHOD = "lmms_eval_mai.paper"
+METHOD = "lmms_eval_mai.method"
 """The method, which is documented equation by equation."""
 NOT_PUBLIC = {
     "demo_pair": {"lmms_eval_mai.harness.shapes"},  # the benchmark of the demo pair

@@ -38,4 +38,4 @@ def test_table_12_times_each_method_and_the_prototype_makes_the_calls_of_mai_aga
     )
     assert len([line for line in printed.splitlines() if line.startswith("|")]) == 2 + len(rows)
     jobs = {file.stem: json.loads(file.read_text()) for file in (tmp_path / "out" / "prototype-32").glob("*.json")}
-    assert {"short-small", "short-large"} <= set(jobs) and len(jobs["short-small"]["calls"]) == 8
+    assert {"simple-small", "simple-large"} <= set(jobs) and len(jobs["simple-small"]["calls"]) == 8
