@@ -4,6 +4,7 @@ A field's docstring is its meaning. The source is parsed and not imported, so no
 """
 
 import ast
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,7 @@ MODELS = (
 """The first rows of the list in README.md, which are no fields of the class."""
 
 SHORT = (
-    "mode",
+    "method",
     "think",
     "max_open_samples",
     "max_new_tokens",
@@ -47,6 +48,8 @@ class Argument:
     @property
     def shown_default(self) -> str:
         """Return the default as a user writes it; empty if the meaning must tell it."""
+        if self.default.isidentifier() and self.default.isupper():  # a named constant, such as MAI
+            return f"`{self.default.lower()}`"
         value = ast.literal_eval(self.default)
         if value is None:
             return ""
@@ -79,7 +82,7 @@ def print_table(arguments: list[Argument]) -> None:
     """Print the arguments as a table."""
     print("| argument | default | meaning |\n|---|---|---|")
     for argument in arguments:
-        print(f"| `{argument.name}` | {argument.shown_default} | {argument.meaning} |")
+        print(f"| `{argument.name}` | {argument.shown_default} | {_linked(argument.meaning, '')} |")
 
 
 def print_run_arguments() -> None:
@@ -107,7 +110,12 @@ def print_short_table() -> None:
         print(f"| `{name}` | {f'`{_default_pair()}`' if name == 'pair' else 'those of the pair'} | {meaning} |")
     for name in SHORT:
         start = f"| `{name}` | {found[name].shown_default} | "
-        print(f"{start}{_first_sentences(found[name].meaning, WIDTH - len(start) - 2)} |")
+        print(f"{start}{_linked(_first_sentences(found[name].meaning, WIDTH - len(start) - 2), 'docs/')} |")
+
+
+def _linked(text: str, folder: str) -> str:
+    """Return the text with links to the pages that it names. `folder`: of the pages, from the page with the text."""
+    return re.sub(r"\bdocs/([\w-]+)\.md", rf"[\1]({folder}\1.md)", text)
 
 
 def _first_sentences(text: str, width: int) -> str:
