@@ -230,7 +230,8 @@ class Evaluation:
         Raises `ArgumentError`."""
         asked = {stop.sure for stop in trace.settings.method.stops if stop.sure}
         for call in trace.calls:
-            if not {call.key.name, f"{call.key.side}.simple"} & asked or not extract_answer(call.text):
+            is_short = call.key.prompt in ("simple", "task")  # `simple` is the own prompt of another lmms-eval task
+            if not is_short or f"{call.key.side}.simple" not in asked or not extract_answer(call.text):
                 continue
             self._has_probability = call.answer_logprob is not None
             if not self._has_probability:

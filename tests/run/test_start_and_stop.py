@@ -1,6 +1,7 @@
 """Start and stop of engines: at the same time, one after the other, while the other happens, and by Ctrl-C."""
 
 import asyncio
+import dataclasses
 import functools
 import random
 import threading
@@ -14,7 +15,7 @@ from support.evaluations import World
 from support.samples import sample
 
 from lmms_eval_mai import Cascade
-from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.contract import SIDES, Prompt
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, EngineNotRunning, EngineStartError, SampleError
 from lmms_eval_mai.run.engines import Engines
@@ -180,3 +181,15 @@ def test_a_method_that_needs_a_probability_is_refused_if_the_engine_reports_none
     world.logprob = None
     with pytest.raises(ArgumentError, match="large_engine=scripted did not report it"):
         world.run(range(3))
+
+
+def test_an_empty_short_answer_does_not_tell_that_the_engine_reports_no_probability(tmp_path: Path) -> None:
+    world = World(tmp_path, store="off", method="own_thinking", min_confidence=0.2)
+    answer_of = world.answer_of
+
+    def unsure(prompt: Prompt) -> Answer:
+        is_short = prompt.key.prompt == "simple"
+        return dataclasses.replace(answer_of(prompt), text="" if is_short else "[[yes]]", answer_logprob=None)
+
+    world.answer_of = unsure  # type: ignore[method-assign]
+    assert [trace.exit for trace in world.run(range(3))] == ["large_think"] * 3
