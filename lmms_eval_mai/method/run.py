@@ -3,6 +3,8 @@
 `methods.py` has the steps of each method and the equations of the paper, and `calls.py` makes one call.
 """
 
+from collections.abc import Iterable
+
 from lmms_eval_mai.contract import AttentionRequest, Call, CallPrompt, Side
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.agreement import parts_without_answer
@@ -27,8 +29,22 @@ async def run(sample: Sample, pair: Pair) -> Trace:
             if opened.stops_at(step):
                 return opened.finish(step.exit, opened.asked[step.answer].answer)
         else:
-            await gather_or_cancel(ask(opened, one) for one in asks_of(step))
+            await _ask_together(opened, asks_of(step))
     raise AssertionError(f"{pair.method.name} does not end with a stop that has no condition")
+
+
+async def _ask_together(opened: OpenSample, asks: Iterable[Ask]) -> None:
+    """Make the calls of a step at the same time. Two with the same prompt, such as `explain` and `think` in a task with
+    prompt E, are one call."""
+    first: dict[tuple[Side, CallPrompt], Ask] = {}
+    same: list[Ask] = []
+    for one in asks:
+        prompt = prompt_of(one, opened.sample.variant, opened.pair.think)
+        if first.setdefault((one.side, prompt), one) is not one:
+            same.append(one)
+    await gather_or_cancel(ask(opened, one) for one in first.values())
+    for one in same:
+        await ask(opened, one)
 
 
 async def ask(opened: OpenSample, step: Ask) -> Asked:

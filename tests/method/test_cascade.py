@@ -49,7 +49,12 @@ EXPLAIN_FIRST = """
 - {ask: small.transfer, of: large.think}
 - stop: {exit: back, answer: small.transfer}
 """
-OWN = {"both": BOTH, "agree_then_own": AGREE_THEN_OWN, "explain_first": EXPLAIN_FIRST}
+TOGETHER = """
+- ask: [small.explain, small.think, large.simple]
+- stop: {exit: same, answer: small.explain, agree: [small.think, large.simple]}
+- stop: {exit: other, answer: large.simple}
+"""
+OWN = {"both": BOTH, "agree_then_own": AGREE_THEN_OWN, "explain_first": EXPLAIN_FIRST, "together": TOGETHER}
 """Methods of a user, as YAML."""
 
 
@@ -109,6 +114,8 @@ explain_first S | think=Yes | No@0.95 | sure | l.simple s.explain
 explain_first S | think=Yes | No think=Yes | both_think | l.simple s.explain s.think l.think
 explain_first S | think=Yes | No think=No | back | l.simple s.explain s.think l.think s.transfer
 explain_first E | think=Yes | No think=No | back | l.simple s.explain l.explain s.transfer
+together S | think=Yes | No | other | l.simple s.explain s.think
+together E | think=Yes | Yes | same | l.simple s.explain
 """
 """Method and the task's variant; answers of the small and of the large model, some with their probability (`think` is
 that of `explain` too); the exit, and the calls: `s.simple` is the short answer of the small model."""
