@@ -21,6 +21,17 @@ EXAMPLE = "for example `- ask: large.simple`, and `- stop: {exit: done, answer: 
 NAMES = tuple(f"{side}.{prompt}" for side in SIDES for prompt in get_args(StepPrompt))
 
 
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """Refuses a key that a mapping has twice, of which YAML keeps the last one without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        keys = [key.value for key, _ in node.value]
+        for number, (key, _) in enumerate(node.value):
+            if key.value in keys[:number]:
+                raise yaml.MarkedYAMLError(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def load(given: Any) -> Method:
     """Return the method of the argument `method`: a name of `METHODS`, or the path of a YAML file, whose name without
     its ending is the name of the method. Raises `ArgumentError`."""
@@ -32,7 +43,7 @@ def load(given: Any) -> Method:
     if path.suffix not in (".yaml", ".yml"):
         raise ArgumentError(f"method={given} is unknown: choose one of {', '.join(METHODS)}, or give a YAML file.")
     try:
-        steps = yaml.safe_load(path.read_text(encoding="utf-8"))
+        steps = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise ArgumentError(f"method={given} cannot be read ({' '.join(str(error).split())}).") from None
     if path.stem in METHODS and METHODS[path.stem] != of_steps(path.stem, steps, f"method={given}"):
@@ -64,6 +75,9 @@ def _problem(method: Method) -> str | None:
     for stop in before:
         if isinstance(stop, Stop) and not (stop.agree or stop.sure):
             return f"no sample passes the stop {stop.exit}, which has no condition: only the last stop may have none"
+    task = next((ask.name for ask in method.asks if ask.prompt == "task"), None)
+    if task and len(method.asks) > 1:  # runs of tasks with different prompts would not be one method
+        return f"{task} is only for a method with one call: write simple, explain or think in place of task"
     for names, what in (([ask.name for ask in method.asks], "asked"), (method.exits, "an exit")):
         for name in names:
             if list(names).count(name) > 1:

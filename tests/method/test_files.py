@@ -43,6 +43,8 @@ REFUSED = f"""
 [{ASK}, {{ask: large.transfer, of: large.simple}}, {END}] | needs `of`
 [{{ask: [small.think, large.transfer], of: small.think}}, {{stop: {{exit: a, answer: large.transfer}}}}] | needs `of`
 [{{ask: small.think}}, {{ask: large.simple, of: small.think}}, {END}] | no effect
+[{{ask: small.simple, ask: large.simple}}, {END}] | ask is given twice
+[{{ask: small.task}}, {ASK}, {END}] | small.task is only for a method with one call
 """
 """Steps, and a part of what is said about them."""
 
