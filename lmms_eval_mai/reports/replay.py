@@ -115,8 +115,11 @@ def replay(
     open_ = pd.Series(True, index=index)
     empty = {"exit": None, "answer": None, "score": np.nan, "small_tokens": 0.0, "large_tokens": 0.0}
     made = pd.DataFrame(empty, index)
+    counted: set[str] = set()
     for step in method.steps:
         if isinstance(step, Stop):
+            if step.sure and _lacks_probability(known[calls[step.sure].answer][open_]):
+                return None
             done = open_ & _stops(step, calls, known, benchmark, rules, threshold)
             answer = known[calls[step.answer].answer]
             made.loc[done, "exit"] = step.exit
@@ -124,7 +127,7 @@ def replay(
             made.loc[done, "score"] = answer.score[done]
             open_ &= ~done
         for ask in asks_of(step):
-            made[f"{ask.side}_tokens"] += _tokens(calls[ask.name], known).where(open_, 0)
+            made[f"{ask.side}_tokens"] += _tokens(calls[ask.name], known, counted).where(open_, 0)
     return None if made.drop(columns=["exit", "answer"]).isna().any(axis=None) else made
 
 
@@ -144,9 +147,21 @@ def _stops(
     return done
 
 
-def _tokens(calls: Calls, known: Known) -> pd.Series:
-    tokens = sum(known[name].output_tokens for name in calls.needed)
-    return tokens + sum(known[name].output_tokens.fillna(0) for name in calls.also if name in known)
+def _lacks_probability(answers: pd.DataFrame) -> bool:
+    """Return whether the engine reported no probability of any answer. A run of such a method would be refused."""
+    readable = answers[answers.parsed.notna()]
+    return len(readable) > 0 and bool(readable.answer_logprob.isna().all())
+
+
+def _tokens(calls: Calls, known: Known, counted: set[str]) -> pd.Series:
+    """Return the output tokens of the calls of an `Ask`, without those of earlier ones, which are added to `counted`:
+    `explain` and `think` are one call in a task with prompt E."""
+    tokens = pd.Series(0.0, index=next(iter(known.values())).index)
+    for name in (*calls.needed, *calls.also):
+        if name in known and name not in counted:
+            tokens += known[name].output_tokens if name in calls.needed else known[name].output_tokens.fillna(0)
+            counted.add(name)
+    return tokens
 
 
 def agree(benchmark: str, a: pd.Series, b: pd.Series, rules: AgreementRules) -> pd.Series:
@@ -173,11 +188,13 @@ def checks(run: Run) -> Iterator[tuple[Stop, pd.DataFrame]]:
 def derived(run: Run, method: Method, setup: Setup, made: pd.DataFrame, known: Known) -> Run:
     """Return the result of a replay as a run. `setup`: that of the new run. It has no times."""
     calls, samples = calls_of(method, setup), run.samples
-    rows = []
+    rows: dict[str, pd.DataFrame] = {}
     reached = pd.Series(True, index=made.index)
     for step in method.steps:
         for ask in asks_of(step):
-            rows += [known[name][reached] for name in (*calls[ask.name].needed, *calls[ask.name].also) if name in known]
+            for name in (*calls[ask.name].needed, *calls[ask.name].also):
+                if name in known:
+                    rows.setdefault(name, known[name][reached])  # of two steps with one call, more reach the first
         if isinstance(step, Stop):
             reached &= made.exit != step.exit
     parsed = made.answer
@@ -189,6 +206,6 @@ def derived(run: Run, method: Method, setup: Setup, made: pd.DataFrame, known: K
         readable=parsed.notna(),
         parsed=parsed,
     )
-    made_calls = pd.concat(rows).dropna(subset="side").reset_index(names="doc_id")
+    made_calls = pd.concat(rows.values()).dropna(subset="side").reset_index(names="doc_id")
     made_calls = made_calls.assign(seconds=np.nan, shared=True)[[*run.calls]].astype(run.calls.dtypes.to_dict())
     return replace(run, setup=setup, samples=samples, calls=made_calls, wall_s=None, derived=True)
