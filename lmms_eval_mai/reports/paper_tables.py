@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from lmms_eval_mai.method.methods import LARGE, MAI, OF_VARIANT
+from lmms_eval_mai.method.methods import FULL_RT, LARGE, MAI, OF_VARIANT
 from lmms_eval_mai.method.prompts import Variant
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
@@ -36,7 +36,7 @@ Single = tuple[str, str, tuple[str, ...]]
 def token_table(runs: Runs) -> Iterator[Table]:
     """Yield the average numbers of generated tokens: Table 13 for InternVL, and Table 5 for all other models."""
     rows = {(b, m.model, m.options) for (b, m), run in runs.runs.items() if m.kind == "alone" and run.ours}
-    rows |= {(b, m.small, m.short("small").options) for b, m in runs.runs if m.kind == "full_rt"}
+    rows |= {(b, m.small, m.short("small").options) for b, m in runs.runs if m.method == FULL_RT}
     columns = [
         Of(f"{variant or 'own prompt'}{title}", "brief", 1, partial(_tokens, runs, variant, column))
         for column, title in {"output_tokens": "", "answer_tokens": ", answer only"}.items()
@@ -99,7 +99,7 @@ def _tokens(runs: Runs, variant: Variant | None, column: str, row: Single) -> Es
         paper = number(13 if _is_internvl(model) else 5, runs.label(model), benchmark, variant)
     found = [runs.get(benchmark, Setup(LARGE, model, "", variant, two, options)) for two in (False, True)]
     if variant:
-        rt = runs.of("full_rt", benchmark)
+        rt = runs.of_full_rt(benchmark)
         found += [
             run
             for run in rt
@@ -182,7 +182,7 @@ def transfer_table(runs: Runs) -> Iterator[Table]:
         "table-8",
         "Table 8: reasoning transfer on all documents (Full RT)",
         columns,
-        runs.of("full_rt"),
+        runs.of_full_rt(),
         (
             f"{OF_ALL} Small R has one stage, and large R two (one on MMMU and shapes). Gain: the "
             "paired difference of Full RT and large S in points. p is not adjusted for the number of rows.",

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lmms_eval_mai.contract import SIDES, Side
-from lmms_eval_mai.method.methods import MAI, Ask, Method, Stop
+from lmms_eval_mai.method.methods import FULL_RT, MAI, Ask, Method, Stop
 from lmms_eval_mai.reports import metrics, paper_numbers
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.metrics import Clusters, Comparison
@@ -84,11 +84,15 @@ class Runs:
         """Return the run of one model of a pair with S, or with the own prompt of another task."""
         return self.get(run.benchmark, run.setup.short(side))
 
+    def of_full_rt(self, benchmark: str | None = None) -> list[Run]:
+        """Return the runs of the paper's Full RT. Its kind has other methods without a condition, too."""
+        return [run for run in self.of("full_rt", benchmark) if run.setup.method == FULL_RT]
+
     def full_rt(self, run: Run) -> Run | None:
         """Return Full RT of the pair of a cascade with the same thinking; of the large model's short answers, that with
         this model."""
         if run.setup.kind == "alone":
-            others = self.of("full_rt", run.benchmark)
+            others = self.of_full_rt(run.benchmark)
             return next((other for other in others if other.setup.model == run.setup.model), None)
         return self.get(run.benchmark, run.setup.full_rt())
 
