@@ -71,6 +71,8 @@ def main(given: argparse.Namespace) -> None:
     methods = [files.load(one) for one in given.method]
     if given.min_confidence is not None and not any(method.needs_threshold for method in methods):
         raise ArgumentError("--min_confidence has no effect without a --method that needs it, such as mai_confidence.")
+    if given.min_confidence is not None and not 0 < given.min_confidence <= 1:
+        raise ArgumentError(f"--min_confidence {given.min_confidence:g} must be above 0 and at most 1.")
     runs = build.read(given.folders)
     threshold = DEFAULT if given.min_confidence is None else given.min_confidence
     runs.gaps += rules.add_replays(runs, methods, threshold)
