@@ -73,6 +73,8 @@ def sentence(error: ValidationError, given: Mapping[str, Any], prefix: str = "")
     if problem["type"] == "literal_error":
         options = str(problem["ctx"]["expected"]).replace(" or ", ", ").replace("'", "")
         return f"{prefix}{name}={value} is unknown: choose one of {options}."
+    if text.startswith(f"{name}="):
+        return f"{text}."
     return f"{prefix}{name}={value} is invalid: {text.replace('Input should be', 'expected a value that is')}."
 
 

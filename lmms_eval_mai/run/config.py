@@ -210,10 +210,10 @@ NO_EFFECT_ON_ANSWERS = frozenset(
 DEFAULTS: dict[str, Any] = {name: field.default for name, field in Config.model_fields.items()}
 """Argument -> its default."""
 REMOVED = {
-    "mode": "Write method=mai, full_rt, small or large.",
-    "verify": "Write method=mai_confidence.",
-    "thinker": "Write method=own_thinking.",
-    "second_check": "Write method=mai_confidence_direct.",
+    "mode": "Write method=mai (for cascade), full_rt (for transfer), small or large.",
+    "verify": "Write method=mai_confidence for confidence, mai for agreement, or a file for both (docs/methods.md).",
+    "thinker": "Leave it out for small; for large, write method=own_thinking.",
+    "second_check": "Leave it out for on; for off, write method=mai_confidence_direct or a file (docs/methods.md).",
     "own_min_confidence": "Write min_confidence=FILE: a file has the thresholds of several methods.",
     "journal": "Write store=FOLDER or store=off.",
     "max_pixels": "The server makes images smaller: start it with its own option for that.",
@@ -244,11 +244,11 @@ def refuse_lmms_evals_own(model_args: Mapping[str, Any]) -> None:
 def parse(arguments: Mapping[str, Any]) -> Config:
     """Read model arguments as lmms-eval passes them. An argument of the run that is None is not given. Raises
     `ArgumentError`."""
-    for name, remedy in REMOVED.items():
-        if name in arguments:
-            raise ArgumentError(f"{name}={arguments[name]}: this argument was removed. {remedy}")
     preset = presets.load(arguments["pair"]) if arguments.get("pair") is not None else {}
     given = {**preset, **{name: value for name, value in arguments.items() if name != "pair"}}
+    for name, remedy in REMOVED.items():
+        if name in given:
+            raise ArgumentError(f"{name}={given[name]}: this argument was removed. {remedy}")
     if not any(side in given for side in SIDES):  # the models of the default pair
         given.setdefault("official_decoding", presets.load(presets.DEFAULT).get("official_decoding"))
     values = {name: given[name] for name in OWN_NAMES if given.get(name) is not None}
