@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 Side = Literal["small", "large"]
 SIDES: tuple[Side, Side] = ("small", "large")
 
-CallPrompt = Literal["simple", "explain", "think", "stage2", "score", "transfer", "task"]
-"""What a call asks. simple: Eq. 5-6. explain, think: Eq. 7 and 10 with prompt E or R. stage2: Eq. 8. score: the prefill
-that scores the thinking for Eq. 12. transfer: Eq. 9 and 13. task: the own prompt of another lmms-eval task."""
+CallPrompt = Literal["simple", "task", "explain", "think", "stage2", "score", "transfer"]
+"""What a call asks, in the order of a trace. simple: Eq. 5-6. task: the own prompt of another lmms-eval task. explain,
+think: Eq. 7 and 10 with prompt E or R. stage2: Eq. 8. score: the prefill that scores the thinking for Eq. 12. transfer:
+Eq. 9 and 13."""
 CALL_PROMPTS: tuple[CallPrompt, ...] = get_args(CallPrompt)
 
 

@@ -218,7 +218,7 @@ def test_a_trace_tells_whether_the_scorer_can_read_the_final_answer(text: str, r
 def test_another_lmms_eval_task_has_its_own_prompt_for_short_answers_and_the_papers_prompts_for_the_rest() -> None:
     answers = {"task": "a dog", "think": "It has a tail. [[cat]]"}
     trace, small, large = run_method("mai", sample("some_task", None), answers, {"task": "cat.", "transfer": "cat"})
-    assert path(trace) == ["small think", "large transfer", "small task", "large task"]
+    assert path(trace) == ["small task", "large task", "small think", "large transfer"]
     question = "Is there a dog in the image?\n"
     assert small.prompt_of("task") == large.prompt_of("task") == question + OWN_INSTRUCTION
     assert small.prompt_of("think") == question + prompts.instruction("R", "word")
