@@ -6,6 +6,7 @@ and the transfer, its format sentence is removed from the question, because the 
 
 import contextlib
 import itertools
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import ignored_arguments, sampling, unusual
 
+_INSTRUCTIONS: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
+"""Task -> its system instruction."""
 _REMEDY = "Repair the dataset or the task, or allow failed samples with max_errors=N to score without them."
 
 
@@ -133,10 +136,12 @@ def check_task(request: Any, config: Config) -> None:
 def instruction_of(request: Any) -> str:
     """Return the text of `--system_instruction`; empty without it. lmms-eval only puts it before the document's text in
     the context (`fewshot_context`, lmms_eval/api/task.py), and it fails there if the task has a description."""
-    context, task = fields_of(request).context, fields_of(request).doc_to_messages.__self__
-    text = task.doc_to_text(task.eval_docs_no_media[fields_of(request).doc_id])
-    has_instruction = isinstance(text, str) and not task.config.description and context.endswith(text)
-    return str(context.removesuffix(text)) if has_instruction else ""
+    task = fields_of(request).doc_to_messages.__self__
+    if task not in _INSTRUCTIONS:  # one for all documents of a task
+        context, text = fields_of(request).context, task.doc_to_text(task.eval_docs_no_media[fields_of(request).doc_id])
+        has_instruction = isinstance(text, str) and not task.config.description and context.endswith(text)
+        _INSTRUCTIONS[task] = str(context.removesuffix(text)) if has_instruction else ""
+    return _INSTRUCTIONS[task]
 
 
 def open_sample(request: Any, repeat: int, documents: Mapping[str, Any], config: Config) -> Sample:
