@@ -107,6 +107,8 @@ THINKING: tuple[CallPrompt, ...] = ("explain", "think")
 """The calls whose text is a thinking."""
 OF_VARIANT: dict[Variant | None, CallPrompt] = {"S": "simple", "E": "explain", "R": "think", None: "task"}
 """The prompt of a task -> the name of a call with it."""
+VARIANT_OF: dict[CallPrompt, Variant] = {prompt: variant for variant, prompt in OF_VARIANT.items() if variant}
+"""The name of a call -> the prompt of the paper."""
 
 
 def prompt_of(ask: Ask, variant: Variant | None, think: Variant) -> CallPrompt:
@@ -171,9 +173,6 @@ METHODS: dict[str, Method] = {
     method.name: method for method in (MAI, FULL_RT, SMALL, LARGE, MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, OWN_THINKING)
 }
 """Value of the argument `method` -> the method. A program may add its own."""
-
-IN_PAPER = ("mai", "full_rt", "small", "large")
-"""The names of the paper's methods."""
 
 
 def steps_of(method: Method) -> list[Mapping[str, Any]]:

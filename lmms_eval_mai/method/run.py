@@ -9,13 +9,9 @@ from lmms_eval_mai.contract import AttentionRequest, Call, CallPrompt, Side
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.agreement import parts_without_answer
 from lmms_eval_mai.method.calls import Asked, OpenSample, Pair, gather_or_cancel
-from lmms_eval_mai.method.methods import THINKING, Ask, Stop, asks_of, prompt_of
-from lmms_eval_mai.method.prompts import Variant
+from lmms_eval_mai.method.methods import THINKING, VARIANT_OF, Ask, Stop, asks_of, prompt_of
 from lmms_eval_mai.method.sparse import Sparse, cut_to
 from lmms_eval_mai.method.trace import Sample, Trace
-
-VARIANTS: dict[CallPrompt, Variant] = {"simple": "S", "explain": "E", "think": "R"}
-"""What a call asks -> the prompt of the paper."""
 
 
 async def run(sample: Sample, pair: Pair) -> Trace:
@@ -70,7 +66,7 @@ async def _think(opened: OpenSample, step: Ask, prompt: CallPrompt) -> Asked:
     kind, side = opened.sample.kind, step.side
     # Eq. 7; Eq. 10 if the side is large
     thinking = await opened.call(
-        side, prompt, prompts.instruction(VARIANTS[prompt], kind), attention=_attention_to_output(opened, side)
+        side, prompt, prompts.instruction(VARIANT_OF[prompt], kind), attention=_attention_to_output(opened, side)
     )
     if not opened.sample.two_stage or not opened.pair.method.is_answer_used(step):
         return Asked(thinking)

@@ -19,7 +19,7 @@ from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.labels import Labels
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.replay import Known, agree, calls_of, replay
+from lmms_eval_mai.reports.replay import Known, agree, calls_of, replay, tokens
 from lmms_eval_mai.reports.report import Estimate
 from lmms_eval_mai.reports.rules import has_rules, is_of_large
 from lmms_eval_mai.reports.runs import SHARED_IMAGES, Runs
@@ -180,13 +180,14 @@ def losses(runs: Runs, of: Answers, wanted: Wanted) -> Losses:
     places = metrics.places_of(theirs.index, runs.clusters(of.run))
     images = np.arange(len(theirs)) if places is None else pd.factorize(places)[0]
     first = of.cheapest.exit == wanted.stop.exit
-    values, shares, tokens = [], [], []
+    of_cheapest, of_never = tokens(of.cheapest), tokens(of.never)
+    values, shares, spent = [], [], []
     for threshold in THRESHOLDS:
         passed = first & of.sure.answer_logprob.ge(math.log(threshold))
         lost = theirs - metrics.units(samples.assign(score=cheapest.where(passed, never)))
         values.append(np.bincount(images, lost) / np.bincount(images))
         shares.append(float(passed.mean()))
-        tokens.append(float(tokens_of(of.cheapest).where(passed, tokens_of(of.never)).mean()))
+        spent.append(float(of_cheapest.where(passed, of_never).mean()))
     is_anls = of.run.benchmark == "infovqa_val" and wanted.loss == "score"  # a few labelled scores may be 0 or 1
     return Losses(
         run=of.run,
@@ -196,16 +197,11 @@ def losses(runs: Runs, of: Answers, wanted: Wanted) -> Losses:
         and not is_anls
         and statistics.is_right_or_wrong(np.concatenate([base, cheapest, never])),
         first_check=np.array(shares),
-        tokens=np.array(tokens),
-        later_tokens=float((tokens_of(of.never) - of.short_tokens).mean()),
+        tokens=np.array(spent),
+        later_tokens=float((of_never - of.short_tokens).mean()),
         known=int(of.unlabelled.min()) if len(of.unlabelled) else len(THRESHOLDS),
         distance=_distance(runs, of),
     )
-
-
-def tokens_of(documents: pd.DataFrame) -> pd.Series:
-    """Return the output tokens of both models for each document of a replay."""
-    return documents.small_tokens + documents.large_tokens
 
 
 def _bases(runs: Runs, is_scored: bool) -> Iterator[Run]:

@@ -171,6 +171,11 @@ def agree(benchmark: str, a: pd.Series, b: pd.Series, rules: AgreementRules) -> 
     return pd.Series(found, index=a.index, dtype=bool)
 
 
+def tokens(documents: pd.DataFrame) -> pd.Series:
+    """Return the output tokens of both models for each document of a replay."""
+    return documents.small_tokens + documents.large_tokens
+
+
 def checks(run: Run) -> Iterator[tuple[Stop, pd.DataFrame]]:
     """Yield each stop of a run that compares two answers. For the documents that reached it: whether the answers
     `agree`, the parsed answers `a` and `b`, and the score of the answer that it would return."""
@@ -201,7 +206,7 @@ def derived(run: Run, method: Method, setup: Setup, made: pd.DataFrame, known: K
     samples = samples.assign(
         score=made.score,
         predicted=parsed.where(parsed.isin(("yes", "no")), "other").where(samples.predicted.notna(), None),
-        output_tokens=made.small_tokens + made.large_tokens,
+        output_tokens=tokens(made),
         exit=made.exit,
         readable=parsed.notna(),
         parsed=parsed,

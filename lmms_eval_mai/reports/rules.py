@@ -12,7 +12,7 @@ from lmms_eval_mai.method.methods import MAI, MAI_CONFIDENCE, MAI_CONFIDENCE_DIR
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.replay import derived, replay
+from lmms_eval_mai.reports.replay import derived, replay, tokens
 from lmms_eval_mai.reports.report import Estimate, Of, Table, table
 from lmms_eval_mai.reports.runs import Runs, of_run
 from lmms_eval_mai.reports.setups import KINDS
@@ -101,11 +101,6 @@ def rules_table(runs: Runs) -> Iterator[Table]:
     ]
     title = "Other methods, thresholds and rules of agreement, recomputed from the traces"
     return table("rules", title, columns, [outcome for found in known for outcome in found], notes)
-
-
-def tokens(documents: pd.DataFrame) -> pd.Series:
-    """Return the output tokens of both models for each document of a replay."""
-    return documents.small_tokens + documents.large_tokens
 
 
 def auroc(runs: Runs, run: Run) -> float | None:

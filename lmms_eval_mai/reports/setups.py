@@ -9,7 +9,7 @@ from lmms_eval_mai.contract import Side
 from lmms_eval_mai.method import methods, prompts
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.files import of_steps
-from lmms_eval_mai.method.methods import FULL_RT, LARGE, MAI, OF_VARIANT, THINKING, Method, prompt_of
+from lmms_eval_mai.method.methods import FULL_RT, LARGE, MAI, THINKING, VARIANT_OF, Method, prompt_of
 from lmms_eval_mai.method.prompts import Variant
 
 Kind = Literal["alone", "full_rt", "own", "cascade"]
@@ -26,7 +26,6 @@ NAMES = {
     methods.OWN_THINKING: "own thinking",
 }
 """Method -> its name for people."""
-VARIANT_OF = {prompt: variant for variant, prompt in OF_VARIANT.items()}
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class Setup:
         """Return the setup of another method with the same models and options. `threshold`: that of its stops."""
         if len(method.asks) == 1:
             prompt = prompt_of(method.asks[0], self.variant, self.think)
-            return self.alone(method.sides[0], VARIANT_OF[prompt], self.two_stage and prompt in THINKING)
+            return self.alone(method.sides[0], VARIANT_OF.get(prompt), self.two_stage and prompt in THINKING)
         unused: tuple[str, ...] = () if any(stop.agree for stop in method.stops) else AGREEMENT
         unused += () if any(ask.of for ask in method.asks) else TRANSFER
         options = self._options_without((*unused, "min_confidence"))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.engines.checkpoints import weight_bytes
-from lmms_eval_mai.method.methods import THINKING, prompt_of
+from lmms_eval_mai.method.methods import THINKING, VARIANT_OF, prompt_of
 from lmms_eval_mai.method.prompts import VARIANTS
 from lmms_eval_mai.reports.paper_numbers import family, number
 from lmms_eval_mai.reproduce.plan import Run, Subject
@@ -18,8 +18,6 @@ RESULTS_BYTES = 2_000
 are short, has 1,200."""
 TEXT_BYTES = 10
 """Bytes for each output token: its text is in the results and in the call store."""
-NAMES = {"simple": "S", "explain": "E", "think": "R"}
-"""What a call asks -> the name of the prompt in the paper."""
 Call = tuple[str, str, str]
 """Model or models, benchmark, and prompt: runs with the same call share it."""
 
@@ -33,9 +31,9 @@ def calls(run: Run) -> Iterator[Call]:
         models = str(getattr(config, ask.side).model)
         if prompt == "transfer":
             models = f"{getattr(config, ask.of.partition('.')[0]).model} {models}"
-        yield models, task, NAMES.get(prompt, prompt)
+        yield models, task, VARIANT_OF.get(prompt, prompt)
         if two_stage and prompt in THINKING and method.is_answer_used(ask):
-            yield models, task, f"{NAMES[prompt]}(S2)"
+            yield models, task, f"{VARIANT_OF[prompt]}(S2)"
 
 
 def tokens(call: Call) -> float | None:

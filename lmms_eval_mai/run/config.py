@@ -274,22 +274,16 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     return config
 
 
-def without_effect(config: Config, given: Collection[str]) -> tuple[str, str] | None:
-    """Return the first of these arguments that is not at its default and has no effect, and a sentence about it. None:
-    there is none."""
-    for names, is_met, needed in NEEDED:
-        for name in names:
-            value = getattr(config, name)
-            if name in given and value != Config.model_fields[name].default and not is_met(config):
-                return name, f"{name}={value} has no effect without {needed}: give that too, or leave {name} out."
-    return None
-
-
 def _check_choices(config: Config, given: Mapping[str, Any]) -> None:
     """Refuse arguments of the command that would have no effect, and a file without a threshold for the method. A
     pair's file may have both, but not a transfer that the method lacks."""
-    if unused := without_effect(config, {*given, "transfer"}):
-        raise ArgumentError(unused[1])
+    for names, is_met, needed in NEEDED:
+        for name in names:
+            value = getattr(config, name)
+            if name in {*given, "transfer"} and value != DEFAULTS[name] and not is_met(config):
+                raise ArgumentError(
+                    f"{name}={value} has no effect without {needed}: give that too, or leave {name} out."
+                )
     found = config.calibration
     if "min_confidence" in given and found is not None and found.of(config.method.name) is None:
         raise ArgumentError(
