@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_args
+
+from pydantic import PlainSerializer, TypeAdapter
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -149,6 +151,9 @@ class Sampling:
     """Texts that end an answer. They are not part of it."""
 
 
+Seconds = Annotated[float, PlainSerializer(lambda seconds: round(seconds, 6))]
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One finished request to one engine, and its cost. All token counts of a run are sums over its calls."""
@@ -164,13 +169,13 @@ class Call:
     """Prompt tokens that came from the engine's prefix cache."""
     output_tokens: int
     """All generated tokens, the end-of-sequence token included."""
-    queued_s: float | None
+    queued_s: Seconds | None
     """Seconds from the moment the engine accepts the call until it first schedules the call. None: the engine does not
     report it."""
-    ttft_s: float | None
+    ttft_s: Seconds | None
     """Seconds from the request to the first output token, preparation of image and prompt included. None: the engine
     does not report it."""
-    total_s: float
+    total_s: Seconds
     """Seconds from the request to the last output token."""
     dropped_tokens: int = 0
     """Thinking tokens that were left out so that the prompt fits the context."""
@@ -186,7 +191,7 @@ class Call:
     """Speculative decoding: forward passes of the model itself. None: no drafts, or not reported."""
     attention: TokenWeights | None = None
     """The attention weights that `Prompt.attention` asks for. None: it asks for none."""
-    started_at: float | None = None
+    started_at: Seconds | None = None
     """When the request was made, in seconds since 1970 (Unix time), so that `started_at + total_s` is its end. Retries
     do not count. None: not known, or the call is shared. `Pair.call` fills it in."""
     image_tokens: int | None = None
@@ -200,6 +205,10 @@ class Call:
     shared: bool = False
     """Whether another run of the same command made this call and this run only found it again. The tokens are those of
     that call. The call has no times: `total_s` is 0, and the other times are None."""
+
+
+CALL = TypeAdapter(Call)
+"""Writes and reads the fields of a call as JSON values: for the call store, traces and scripts."""
 
 
 class Model(Protocol):

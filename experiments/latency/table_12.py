@@ -21,6 +21,7 @@ from typing import Any
 import pandas as pd
 
 from lmms_eval_mai import parse
+from lmms_eval_mai.reports import read
 
 TRANSFORMERS = "method=large,engine=transformers,large_batch_size=1"
 STAGES = (("simple", ("small", "large")), ("think", ("small",)), ("transfer", ("large",)))
@@ -99,16 +100,14 @@ def evaluate(row: Row, open: int, given: argparse.Namespace, folder: Path) -> di
     command += ["--model_args", ",".join(filter(None, (arguments, given.model_args)))]
     command += ["--limit", str(given.limit)] if given.limit else []
     whole_s = run(folder, command)
-    figures, results = (only(folder, f"*_{name}.json") for name in ("mai_cascade", "results"))
-    (of_task,) = figures["tasks"].values()
-    drafts = of_task.get("large", {})
-    proposed = drafts.get("proposed_tokens")
+    results, (samples, calls) = only(folder, "*_results.json"), read([folder])
+    proposed, accepted = (calls[name].sum() for name in ("proposed_tokens", "accepted_tokens"))
     return {
-        "answering s": figures["wall_s"],
+        "answering s": (results.get("throughput") or {}).get("total_elapsed_time"),
         "whole s": whole_s,
-        "samples": of_task["samples"],
+        "samples": len(samples),
         "score %": 100 * score(next(iter(results["results"].values()))),
-        "accepted drafts %": 100 * drafts["accepted_tokens"] / proposed if proposed else None,
+        "accepted drafts %": 100 * accepted / proposed if proposed else None,
     }
 
 

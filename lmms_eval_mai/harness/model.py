@@ -17,6 +17,7 @@ from lmms_eval.api.model import lmms
 from lmms_eval.utils import simple_parse_args_string
 
 from lmms_eval_mai.errors import ArgumentError, SampleError
+from lmms_eval_mai.frames import Figures, Frames, final_table, frames_of
 from lmms_eval_mai.harness.command import report_errors_to_user
 from lmms_eval_mai.harness.image_groups import grouped_by_image
 from lmms_eval_mai.harness.requests import check, fields_of, instruction_of, is_padding, open_sample, repeats, task_of
@@ -29,7 +30,6 @@ from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
 from lmms_eval_mai.run.progress import Outcome
 from lmms_eval_mai.run.store import Store
-from lmms_eval_mai.run.totals import Totals, figures, table
 
 
 class CascadeModel(lmms):
@@ -49,9 +49,9 @@ class CascadeModel(lmms):
         them. `prints_table`: an evaluation ends with its final table. Raises `ArgumentError` or `StoreError`."""
         super().__init__()
         self.config = config
-        self.figures: dict[str, Any] = {}
-        """The figures of the last evaluation that answered samples, as in `<time>_mai_cascade.json` (docs/output.md).
-        Empty before its end. With several ranks they are those of all ranks."""
+        self.frames: Mapping[str, Frames] = {}
+        """Task -> the samples and the calls of the last evaluation that answered samples, of all ranks. Empty before
+        its end."""
         self._engines, self._store, self._keeps_engines = engines, store, keeps_engines
         self._prints_table = prints_table
         self._evaluation = Evaluation(engines, config, store)
@@ -134,19 +134,21 @@ class CascadeModel(lmms):
         with report_errors_to_user(evaluation.resume_hint):
             self._finish()
             # It is closed if lmms-eval's response cache has answered all requests since the last evaluation.
-            counted = Totals() if evaluation.closed else evaluation.totals
+            traces = [] if evaluation.closed else evaluation.traces
+            counted = Figures(frames_of(traces), evaluation.failures, evaluation.resumed)
+            traces.clear()
             if self._keeps_engines:
                 evaluation.close()
             else:
                 evaluation.stop()
-            totals = of_all_ranks(counted, self.world_size)
-            if totals.tasks:
-                self.figures = figures(totals, self.config, self._engines.descriptions())
-                fill_throughput(self.figures)
+            figures = of_all_ranks(counted, self.world_size)
+            if figures.tasks or figures.failures.count:
+                self.frames = figures.tasks
+                fill_throughput(figures)
                 if self.rank == 0:
-                    shown = table(totals, self.figures, self.config) if self._prints_table else ""
+                    shown = final_table(figures, self.config) if self._prints_table else ""
                     backend = f"{type(self).__module__}.{type(self).__name__} "
-                    self._results = Results(evaluation, backend, self.figures, shown)
+                    self._results = Results(evaluation, backend, shown)
             follow_tracker(self._results)
             super().clean()
 
@@ -213,11 +215,11 @@ def exclude_from_scoring(failed: Sequence[Instance]) -> None:
         task._instances = [instance for instance in task._instances if id(instance) not in excluded]
 
 
-def of_all_ranks(totals: Totals, world_size: int) -> Totals:
+def of_all_ranks(figures: Figures, world_size: int) -> Figures:
     """Return what all ranks have counted: lmms-eval itself collects only scores and samples. All ranks must call this
     at the same point of the run."""
     if world_size == 1 or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return totals
-    every_rank: list[Totals] = [totals] * world_size
-    torch.distributed.all_gather_object(every_rank, totals)
-    return Totals.merged(every_rank)
+        return figures
+    every_rank = [figures] * world_size
+    torch.distributed.all_gather_object(every_rank, figures)
+    return Figures.merged(every_rank)

@@ -1,6 +1,6 @@
 """Converts outcomes into lmms-eval's results with token counts and trace, and fills lmms-eval's own tables."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +8,7 @@ from lmms_eval.api.instance import GenerationResult, TokenCounts
 from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from lmms_eval.models.model_utils.usage_metrics import log_usage
 
-from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.frames import Figures
 from lmms_eval_mai.method.agreement import extract_answer
 from lmms_eval_mai.method.trace import Trace
 from lmms_eval_mai.run.config import Config
@@ -92,10 +92,9 @@ def fill_usage(outcomes: Iterable[Outcome], config: Config) -> None:
         log_usage(models[side], call.key.task, call.prompt_tokens, call.output_tokens, source=side)
 
 
-def fill_throughput(figures: Mapping[str, Any]) -> None:
+def fill_throughput(figures: Figures) -> None:
     """Fill lmms-eval's throughput table with the figures of a run, once: lmms-eval averages repeated calls. A resumed
     run and a run with shared calls have no entry, because their times are not those of their calls."""
-    usage = [task[side] for task in figures["tasks"].values() for side in SIDES if side in task]
-    tokens, wall_s = sum(engine["output_tokens"] for engine in usage), figures["wall_s"]
-    if wall_s is not None and not any(engine.get("shared_calls") for engine in usage):
-        log_metrics(wall_s, tokens, tokens / wall_s if wall_s else 0.0, {"total_requests": figures["samples"]})
+    if (seconds := figures.wall_s) is not None:
+        tokens = int(figures.calls.output_tokens.sum())
+        log_metrics(seconds, tokens, tokens / seconds if seconds else 0.0, {"total_requests": figures.samples})

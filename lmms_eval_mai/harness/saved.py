@@ -20,10 +20,10 @@ from loguru import logger
 
 from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.errors import ArgumentError, MaiError
+from lmms_eval_mai.frames import RESULTS
 from lmms_eval_mai.harness.command import configurations, report_errors_to_user
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.evaluation import Evaluation
-from lmms_eval_mai.run.totals import FIGURES, RESULTS
 
 
 def run_name(config: Config) -> str:
@@ -62,11 +62,11 @@ class Results:
     """The results of an evaluation whose samples are all answered. Under lmms-eval's command, they are saved when
     lmms-eval has written or printed them. In library use the caller has them already."""
 
-    def __init__(self, evaluation: Evaluation, backend: str, figures: Mapping[str, Any], table: str) -> None:
+    def __init__(self, evaluation: Evaluation, backend: str, table: str) -> None:
         """`backend`: the start of lmms-eval's name for the model's class in its results. `table`: the final table, or
         an empty text. It is printed below lmms-eval's own tables, at the end of the command; in library use it is
         printed now."""
-        self._evaluation, self._backend, self._figures, self._table = evaluation, backend, figures, table
+        self._evaluation, self._backend, self._table = evaluation, backend, table
         self._in_command = configurations() > 0
         self._unsaved = {"results"} if self._in_command else set()
         """What lmms-eval must still save."""
@@ -80,8 +80,7 @@ class Results:
     def save_results_aggregated(
         self, tracker: Any, results: Mapping[str, Any], samples: Mapping[str, Any] | None, datetime_str: str
     ) -> Iterator[None]:
-        """Name the run, check the results file that lmms-eval has written, and write `<time>_mai_cascade.json` beside
-        it."""
+        """Name the run, and check the results file that lmms-eval has written."""
         if not str(results.get("config", {}).get("model_backend", "")).startswith(self._backend):
             yield  # another model of this process
             return
@@ -101,7 +100,6 @@ class Results:
         self._stem = str(Path(tracker.output_path, of_run.model_name_sanitized, time))
         with self._whole(self._stem + RESULTS) as file:
             json.loads(file.read_bytes())
-            Path(self._stem + FIGURES).write_text(json.dumps(self._figures, indent=2) + "\n", encoding="utf-8")
 
     @contextlib.contextmanager
     def save_results_samples(self, tracker: Any, task_name: str, samples: Sequence[Any]) -> Iterator[None]:

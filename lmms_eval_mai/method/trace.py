@@ -24,6 +24,8 @@ class Settings:
     large: str = ""
     engines: Mapping[Side, str] = field(default_factory=dict)
     """`Engine.version` of each model."""
+    version: str = ""
+    """That of this package."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ it for the terminal, as Markdown, CSV, LaTeX or JSON.
     metrics.py         scores, differences and costs with their intervals
     replay.py          what a method would have done with the calls of finished runs
     runs.py            the runs by benchmark and setup, and what two runs have in common
-    frames.py          `read`
+    data.py            `read`
     summary.py         the four tables of every report
     rules.py           other methods, thresholds and rules of agreement
     paper_tables.py    Tables 5 to 8, 10 and 13 to 15
@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lmms_eval_mai.reports.frames import Frames
+    from lmms_eval_mai.frames import Frames
 
 __all__ = ["read"]
 
 
 def read(folders: "Sequence[Path | str]") -> "Frames":
-    """Return the samples and the calls of all runs in the folders and in their subfolders (`frames.read`)."""
-    from lmms_eval_mai.reports import frames  # pandas takes a second
+    """Return the samples and the calls of all runs in the folders and in their subfolders (`data.read`)."""
+    from lmms_eval_mai.reports import data  # pandas takes a second
 
-    return frames.read(folders)
+    return data.read(folders)

@@ -1,8 +1,8 @@
 """Reads lmms-eval's output folders.
 
-A folder has `<time>_results.json`, `<time>_samples_<task>.jsonl` and `<time>_mai_cascade.json`. A results file gives
-one `Run` for each of its tasks, with a table of its samples and a table of its calls. The texts of calls are not kept;
-`records` reads them again. What is missing or broken becomes a sentence, and the rest is used.
+A folder has `<time>_results.json` and `<time>_samples_<task>.jsonl`. A results file gives one `Run` for each of its
+tasks, with a frame of its samples and a frame of its calls. The texts of calls are not kept; `records` reads them
+again. What is missing or broken becomes a sentence, and the rest is used.
 """
 
 import json
@@ -14,14 +14,14 @@ import pandas as pd
 
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.frames import RESULTS, call_row, frames, wall_s
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
 from lmms_eval_mai.method.methods import LARGE
 from lmms_eval_mai.method.prompts import VARIANTS
 from lmms_eval_mai.reports import traces
-from lmms_eval_mai.reports.rows import CALL_FIELDS, Line, Record, calls_table, record_of, samples_table
+from lmms_eval_mai.reports.rows import Line, Record, record_of
 from lmms_eval_mai.reports.setups import Setup, rules_of, setup_of, setup_of_other
-from lmms_eval_mai.run.totals import FIGURES, FORMAT, RESULTS
 
 BUILT_IN = {name: name for name in BENCHMARKS if name != "shapes"} | {"mmbench_en_dev_static": "mmbench_en_dev"}
 """lmms-eval's own tasks of the paper's benchmarks."""
@@ -89,8 +89,8 @@ def read_runs(folders: Sequence[Path]) -> Found:
             found.gaps.append(f"{folder} has no run: it has no results file of lmms-eval.")
     for file in files:
         if file.name.endswith(traces.ENDING):
-            run = Run(file, file, traces.TASK, GENERIC.name, NO_SETUP, True, samples_table([]), calls_table([]))
-            _add(run, 0, found)
+            run = Run(file, file, traces.TASK, GENERIC.name, NO_SETUP, True, *frames([], []))
+            _add(run, 0, found, is_timed=False)
         else:
             _read_results(file, found)
     return found
@@ -105,26 +105,22 @@ def _read_results(file: Path, found: Found) -> None:
     """Add the runs of one results file, and the sentences about it."""
     try:
         results = json.loads(file.read_text(encoding="utf-8"))
-        figures_file = file.with_name(file.name.removesuffix(RESULTS) + FIGURES)
-        figures = json.loads(figures_file.read_text(encoding="utf-8")) if figures_file.is_file() else {}
-        if figures and figures["format"] != FORMAT:
-            raise ValueError(f"{figures_file.name} is of another version of lmms-eval-mai")
         groups = results.get("group_subtasks") or {}
         tasks = [task for task in results["results"] if not groups.get(task)]
-        runs = [(_run(file, task, results, figures), results["n-samples"][task]["effective"]) for task in tasks]
+        runs = [(_run(file, task, results), results["n-samples"][task]["effective"]) for task in tasks]
     except (OSError, *BROKEN) as error:
         found.gaps.append(f"{file} is not used: it is broken, or of another version ({error!r}).")
         return
     for run, number in runs:
         if run.samples_file.is_file():
-            _add(run, number, found)
+            _add(run, number, found, is_timed=bool(results.get("throughput")))
         else:
             found.gaps.append(f"{file}: {run.task} is not used: it has no samples file. Give lmms-eval --log_samples.")
 
 
-def _add(run: Run, number: int, found: Found) -> None:
+def _add(run: Run, number: int, found: Found, is_timed: bool) -> None:
     """Add the run with its samples and calls, and a sentence for each thing that is wrong with them. `number`:
-    documents that lmms-eval evaluated."""
+    documents that lmms-eval evaluated. `is_timed`: whether lmms-eval has a time; of a resumed run it has none."""
     rows: dict[int, tuple[Line, list[Line]]] = {}
     broken = lines = 0
     first: Line = {}  # a trace that tells the setup of the run
@@ -137,56 +133,49 @@ def _add(run: Run, number: int, found: Found) -> None:
             if is_trace and (not first or ("min_confidence" in record.trace and "min_confidence" not in first)):
                 first = {name: value for name, value in record.trace.items() if name != "images"}
             doc_id = record.row["doc_id"]
-            # The texts would need much memory.
-            calls = [{"doc_id": doc_id, **{name: call.get(name) for name in CALL_FIELDS}} for call in record.calls]
-            rows[doc_id] = record.row, calls
+            rows[doc_id] = record.row, [call_row(doc_id, call) for call in record.calls]
     in_order = [rows[doc_id] for doc_id in sorted(rows)]
-    samples, calls = samples_table([row for row, _ in in_order]), calls_table([one for _, of in in_order for one in of])
+    samples, calls = frames([row for row, _ in in_order], [call for _, calls in in_order for call in calls])
     doubts = {
         "lines that cannot be read": broken,
         "lines that are not the last one of their document, perhaps of another run": lines - len(rows),
         "documents without a line, which failed or were not reached": max(0, number - len(samples)),
         "documents without a score from 0 to 1": 0 if run.task == traces.TASK else int(samples.score.isna().sum()),
-        "documents without a trace, which lmms-eval's response cache answered": samples.exit.isna().sum() * run.ours,
+        "documents without a trace, which lmms-eval's response cache answered": samples.exit.isna().sum()
+        * (run.ours or bool(first)),
     }
     for side in SIDES:
         doubts[f"calls of the {side} model that a token limit cut off"] = int(calls.cut_off[calls.side == side].sum())
     if any(doubts.values()):
         shown = "; ".join(f"{count} {what}" for what, count in doubts.items() if count)
         found.gaps.append(f"{run.samples_file}: there are {shown}.")
-    run = replace(run, samples=samples, calls=calls, ours=bool(first))
+    run = replace(run, samples=samples, calls=calls)
     if first:
         prompt = traces.prompt_of(first) if run.task == traces.TASK else (run.setup.variant, run.setup.two_stage)
         try:
             setup, rules = setup_of(first, *prompt, run.benchmark), rules_of(first["options"])
-            run = replace(run, setup=setup, rules=rules, engines=first["engines"])
+            seconds = wall_s(calls) if is_timed else None
+            run = replace(run, ours=True, setup=setup, rules=rules, engines=first["engines"], wall_s=seconds)
         except (*BROKEN, ArgumentError) as error:
             found.gaps.append(f"{run.samples_file} is not used: its traces are of another version ({error!r}).")
             return
     found.runs.append(run)
 
 
-def _run(file: Path, task: str, results: Line, figures: Line) -> Run:
+def _run(file: Path, task: str, results: Line) -> Run:
     """Return a run without its samples."""
     metadata = results["configs"][task].get("metadata")
     mai = (metadata.get("mai") if isinstance(metadata, dict) else None) or {}  # other tasks have a list
     variant, two_stage = VARIANTS.get(mai.get("variant") or "", (None, False))
-    if figures:
-        of_task = figures["tasks"].get(task) or {}
-        is_shared = any(of_task.get(side, {}).get("shared_calls") for side in SIDES)
-        wall_s = None if is_shared else of_task.get("wall_s")
-    else:  # lmms-eval has the time of the whole command
-        wall_s = (results.get("throughput") or {}).get("total_elapsed_time") if len(results["results"]) == 1 else None
     return Run(
         file=file,
         samples_file=file.with_name(f"{file.name.removesuffix(RESULTS)}_samples_{task}.jsonl"),
         task=task,
         benchmark=mai.get("benchmark") or BUILT_IN.get(task, task),
         setup=setup_of_other(results, variant, two_stage),
-        ours=bool(figures),
-        samples=samples_table([]),
-        calls=calls_table([]),
-        wall_s=wall_s,
+        ours=results["config"].get("model") == "mai_cascade",
+        **frames([], [])._asdict(),
+        wall_s=(results.get("throughput") or {}).get("total_elapsed_time") if len(results["results"]) == 1 else None,
         is_part=bool(results["config"].get("limit") or results["config"].get("offset")),
     )
 

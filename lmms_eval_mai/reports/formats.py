@@ -4,11 +4,12 @@ import itertools
 import json
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
 
+from lmms_eval_mai.frames import lines_of
 from lmms_eval_mai.reports.report import Cell, Estimate, Of, Report, Table
 
 WIDTH = 100
@@ -57,21 +58,12 @@ def terminal(report: Report) -> str:
 def _lines(table: Table, names: Mapping[str, str]) -> list[str]:
     """Return the lines of a table: the heading, and the rows by their first names."""
     shown, groups = texts(table, names), max(table.names - 1, 0)
-    columns = table.columns[groups:]
-    titles = itertools.zip_longest(*(reversed(column.title.split("\n")) for column in columns), fillvalue="")
-    head, rows = list(titles)[::-1], shown.iloc[:, groups:].values.tolist()
-    widths = [max(map(len, cells)) for cells in zip(*head, *rows, strict=True)]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = zip(cells, widths, columns, strict=True)
-        return "  ".join(
-            ["", *(cell.ljust(width) if column.kind == "text" else cell.rjust(width) for cell, width, column in padded)]
-        ).rstrip()
-
-    lines = [line(cells) for cells in head]
+    rows = shown.iloc[:, groups:].values.tolist()
+    printed = lines_of([column.title for column in table.columns[groups:]], rows, names=table.names - groups)
+    lines, printed = printed[: -len(rows)], printed[-len(rows) :]
     grouped = [", ".join(filter(None, row)) for row in shown.iloc[:, :groups].itertuples(index=False)]
-    for name, group in itertools.groupby(zip(grouped, rows, strict=True), key=lambda one: one[0]):
-        lines += [name] * bool(name) + [line(cells) for _, cells in group]
+    for name, group in itertools.groupby(zip(grouped, printed, strict=True), key=lambda one: one[0]):
+        lines += [name] * bool(name) + [line for _, line in group]
     return lines
 
 

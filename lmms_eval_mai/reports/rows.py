@@ -1,12 +1,11 @@
-"""One line of a samples file as rows of the tables of samples and calls."""
+"""One line of a samples file as rows of the frames of samples and calls."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
+from lmms_eval_mai.frames import number, sample_row
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.reports.scoring import score_of
 
@@ -15,43 +14,6 @@ CIRCULAR = 1_000_000
 """MMBench: the index of a rotated question is that of the question plus a multiple of this number."""
 SCORES = ("score", "exact_match", "relaxed_overall", "anls", "acc", "accuracy")
 """Fields of a line that hold a score of 0 to 1, the best first."""
-
-SAMPLES: dict[str, tuple[type, str]] = {
-    "target": (object, "The gold answer as lmms-eval logs it"),
-    "score": (float, "0 to 1; nan if there is none"),
-    "predicted": (object, "POPE: the predicted label (yes, no or other); None for others"),
-    "gold": (object, "POPE: the gold label"),
-    "group": (float, "MMBench: the question that the document is a rotation of; nan for others"),
-    "is_main": (bool, "MMBench: whether this is the question in its original order"),
-    "kind": (object, "The category of the question, as its trace names it; None if the data set has none"),
-    "images": (object, "The hashes of its images; None if they are not logged"),
-    "output_tokens": (float, "Of both models; nan if there are no token counts"),
-    "exit": (object, "None without a trace"),
-    "readable": (object, "Whether the scorer can read the final answer; None if it is not known"),
-    "parsed": (object, "The final answer as the scorer reads it; None if it cannot"),
-    "chose_threshold": (bool, "Whether an image of the document was used to choose the threshold"),
-}
-"""Columns of a table of samples: type and meaning. Its index is the document. A number that may be unknown is a float,
-so that nan can stand for it."""
-CALLS: dict[str, tuple[type, str]] = {
-    "doc_id": (int, "The document"),
-    "side": (object, "small or large"),
-    "prompt": (object, "What the call asks (contract.CallPrompt)"),
-    "of": (object, "The call whose thinking it reads, such as small.think; None if there is none"),
-    "parsed": (object, "Its answer as the scorer reads it; None if it cannot"),
-    "answer_logprob": (float, "Log-probability of the answer; nan if the engine does not report it"),
-    "prompt_tokens": (int, "With image tokens and cached tokens"),
-    "cached_tokens": (int, "From the engine's prefix cache"),
-    "image_tokens": (float, "nan if they are not known"),
-    "output_tokens": (float, "All generated tokens"),
-    "answer_tokens": (float, "Of the extracted answer; nan if they are not known"),
-    "seconds": (float, "nan if the call is shared: another run made it"),
-    "cut_off": (bool, "Whether a limit cut the answer off"),
-    "shared": (bool, "Whether another run made the call"),
-}
-"""Columns of a table of calls."""
-CALL_FIELDS = (*(name for name in CALLS if name not in ("doc_id", "seconds", "cut_off")), "total_s", "finish_reason")
-"""The fields of a call in a trace that the table is made of."""
 
 
 @dataclass(frozen=True)
@@ -73,22 +35,6 @@ class Record:
         return self.trace.get("calls") or ()
 
 
-def samples_table(rows: Sequence[Line]) -> pd.DataFrame:
-    """Return the rows of answers as a table."""
-    kinds = {"doc_id": int} | {name: kind for name, (kind, _) in SAMPLES.items()}
-    table = pd.DataFrame({name: pd.Series([row[name] for row in rows], dtype=kind) for name, kind in kinds.items()})
-    return table.set_index("doc_id")
-
-
-def calls_table(calls: Sequence[Line]) -> pd.DataFrame:
-    """Return calls of traces as a table. They have `doc_id` and `CALL_FIELDS`, which may lack what is not known."""
-    given = pd.DataFrame(calls, columns=["doc_id", *CALL_FIELDS], dtype=object)  # else None becomes nan in texts
-    shared = given.shared.eq(True)
-    times, cached = given.total_s.where(~shared), given.cached_tokens.astype(float).fillna(0)
-    table = given.assign(seconds=times, cached_tokens=cached, cut_off=given.finish_reason == "length", shared=shared)
-    return table[[*CALLS]].astype({name: kind for name, (kind, _) in CALLS.items()})
-
-
 def record_of(benchmark: str, line: Line) -> Record:
     """Return the answer of a line; of repeats (`-n`) the first. Raises what a broken line raises."""
     counts = line.get("token_counts") or [None]
@@ -105,30 +51,17 @@ def _row(line: Line, trace: Line) -> Line:
     return {
         "doc_id": int(line["doc_id"]),
         "target": str(line["target"]),
-        "score": _number(score_of_line(line)),
+        "score": number(score_of_line(line)),
         "predicted": _label(labels["prediction"]) if isinstance(labels, dict) else None,
         "gold": _label(labels["ground_truth"]) if isinstance(labels, dict) else None,
         "group": math.nan if index is None else index % CIRCULAR,
         "is_main": index is None or index < CIRCULAR,
-        "kind": trace.get("category"),
-        "images": tuple(trace["images"]) if trace.get("images") else None,
-        "output_tokens": _number(trace.get("output_tokens")),
-        "exit": trace.get("exit"),
-        "readable": trace.get("readable"),
-        "parsed": trace.get("parsed"),
-        "chose_threshold": bool(trace.get("chose_threshold")),
+        **sample_row(trace),
     }
 
 
 def _label(text: str | None) -> str:
     return text if text in ("yes", "no") else "other"
-
-
-def _number(value: float | None) -> float:
-    """Return a number; nan for None. Raises `ValueError` if it is nan or infinite."""
-    if value is not None and not math.isfinite(value):
-        raise ValueError(value)
-    return math.nan if value is None else float(value)
 
 
 def score_of_line(line: Line) -> float | None:

@@ -5,6 +5,7 @@ from functools import partial
 
 import pandas as pd
 
+from lmms_eval_mai import frames
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.method.methods import METHODS
 from lmms_eval_mai.reports import metrics
@@ -28,9 +29,9 @@ def spent(run: Run) -> dict[str, float | None]:
     """Return what a method spends on one document on average: `small_tokens` and `large_tokens` (output tokens), and
     `wall_s`. None: not known. Another model of lmms-eval counts as the large model."""
     tokens, number = run.samples.output_tokens, run.documents
-    sides = run.calls.groupby("side").output_tokens.sum() if run.ours else pd.Series({"large": tokens.sum()})
     is_known = number and tokens.notna().all() and not (run.ours and run.samples.exit.isna().any())
-    found = {f"{side}_tokens": float(sides.get(side, 0) / number) if is_known else None for side in SIDES}
+    sums = {side: frames.spent(run.calls, side).output_tokens if run.ours else tokens.sum() for side in SIDES}
+    found = {f"{side}_tokens": float(sums[side] / number) if is_known else None for side in SIDES}
     if not run.ours:
         found["small_tokens"] = None
     return {**found, "wall_s": run.wall_s / number if run.wall_s and number else None}

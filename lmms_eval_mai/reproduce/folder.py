@@ -2,6 +2,7 @@
 have in common and the names of the finished runs. A run is finished when its name is there, wherever the command was
 killed."""
 
+import importlib.metadata
 import json
 import os
 import shutil
@@ -17,7 +18,6 @@ from lmms_eval_mai.method.methods import steps_of
 from lmms_eval_mai.redaction import redacted, without_password
 from lmms_eval_mai.reproduce.plan import Models, Options, Run
 from lmms_eval_mai.run.config import NO_EFFECT_ON_ANSWERS
-from lmms_eval_mai.run.totals import version
 
 OF_ENDPOINTS = {"api_key_env", "retry_for", "request_timeout", "concurrency"}
 PERFORMANCE = NO_EFFECT_ON_ANSWERS | OF_ENDPOINTS | OF_TRANSFORMERS | OF_VLLM
@@ -33,7 +33,9 @@ def common_arguments(
 ) -> dict[str, str]:
     """Return what all runs of a command have in common, by name: everything that can change an answer, without
     secrets."""
-    found: dict[str, Any] = {f"version of {name}": version(name) for name in ("lmms-eval-mai", "lmms-eval")}
+    found: dict[str, Any] = {
+        f"version of {name}": importlib.metadata.version(name) for name in ("lmms-eval-mai", "lmms-eval")
+    }
     for name, value in redacted(model_args).items():
         if name.removeprefix("small_").removeprefix("large_") not in PERFORMANCE:
             found[f"--model_args {name}"] = value

@@ -2,7 +2,7 @@
 
 Start with `evaluation.py`: one evaluation, whose samples `scheduler.py` runs, with the finished calls in `store.py`.
 `engines.py` starts and stops the engines, which may serve several evaluations. `progress.py` records each finished
-sample, and `totals.py` adds up the calls and prints the final table. `config.py` and `decoding.py` read and check all
+sample, and `failures.py` those without an answer. `config.py` and `decoding.py` read and check all
 arguments of `--model mai_cascade`, and `presets.py` the named pairs. `ask.py` is the Python API.
 
 To add an argument of the run, add a field with a docstring to `Config` in `config.py`. If it cannot change an answer,

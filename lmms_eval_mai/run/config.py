@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool
 
+from lmms_eval_mai import __version__
 from lmms_eval_mai.contract import SIDES, EngineConfig, Side
 from lmms_eval_mai.engines.arguments import (
     Arguments,
@@ -167,7 +168,7 @@ class Config(Arguments):
         given = {name: getattr(self, name) for name in sorted(names - unused)}
         options = {name: value for name, value in given.items() if value != DEFAULTS[name]}
         models: dict[str, str] = {engine.side: without_password(engine.model) for engine in self.engines()}
-        return Settings(self.method, options, models.get("small", ""), models.get("large", ""))
+        return Settings(self.method, options, models.get("small", ""), models.get("large", ""), version=__version__)
 
     def other(self, engine: EngineConfig) -> EngineConfig | None:
         """Return the second engine of this method, if there is one."""

@@ -1,13 +1,15 @@
-"""One evaluation: many samples on engines that are up, with their call store, totals and error budget."""
+"""One evaluation: many samples on engines that are up, with their call store, traces and error budget."""
 
 import asyncio
 import dataclasses
+import importlib.metadata
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from loguru import logger
 
+from lmms_eval_mai import __version__
 from lmms_eval_mai.contract import SIDES, EngineConfig, Model, Side
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, MaiError, SampleError, TooManyErrors
 from lmms_eval_mai.method import prompts
@@ -19,10 +21,10 @@ from lmms_eval_mai.method.thresholds import DEFAULT
 from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.config import NO_EFFECT_ON_ANSWERS, Config
 from lmms_eval_mai.run.engines import Engines
+from lmms_eval_mai.run.failures import Failures
 from lmms_eval_mai.run.progress import Outcome, Progress, progress_bar
 from lmms_eval_mai.run.scheduler import gc_frozen, run_samples
 from lmms_eval_mai.run.store import SampleKey, Store, digest_of, folder_of
-from lmms_eval_mai.run.totals import Totals, version
 
 Run = Callable[[Sample, Pair], Awaitable[Trace]]
 """Runs one sample from its first call to its trace."""
@@ -38,7 +40,11 @@ class Evaluation:
         evaluations share; None: this evaluation opens its own. Raises `ArgumentError`, or `StoreError` if the folder of
         the store cannot be written."""
         self.config, self.closed = config, False
-        self.totals = Totals()
+        self.traces: list[Trace] = []
+        """The answered samples."""
+        self.failures = Failures()
+        self.resumed = False
+        """Whether earlier processes made a part of the calls."""
         self._engines, self._store = engines, store
         self._owns_store = store is None
         self._folder = folder_of(config.store) if store is None else None
@@ -75,21 +81,23 @@ class Evaluation:
         self._keys.update(keys)
         done = self._resume(keys, rank)
         with gc_frozen(), progress_bar(len(keys), shown=rank == 0, done=len(done)) as bar:
-            progress = Progress(keys, self.totals, self._store, self._allowed_errors(), bar, done)
+            progress = Progress(keys, self.failures, self._store, self._allowed_errors(), bar, done)
             limit, opened = self.config.max_open_samples, range(len(keys)) if order is None else order()
             try:
                 self._engines.run(run_samples(opened, open_sample, self._run_one, progress.report, limit))
             except MaiError as error:
-                self.totals.failures.add_to_message(error)
+                self.failures.add_to_message(error)
                 raise
-        if (failures := self.totals.failures).count > self._allowed_errors():
+        if (failures := self.failures).count > self._allowed_errors():
             raise TooManyErrors(
                 f"{failures.count:,} of {len(self._keys):,} samples failed, and max_errors="
                 f"{self.config.max_errors:g} allows {self._allowed_errors():,}:\n{failures}\n"
                 "Fix the causes above, or allow more with max_errors=N or a share like max_errors=0.01. The scores "
                 "then cover only the answered samples."
             )
-        return [progress.outcomes[index] for index in range(len(keys))]
+        outcomes = [progress.outcomes[index] for index in range(len(keys))]
+        self.traces += (outcome for outcome in outcomes if isinstance(outcome, Trace))
+        return outcomes
 
     def begin(self, decoding: Mapping[str, Any], rank: int = 0, world_size: int = 1) -> None:
         """Start the engines and open the store, if they are not started and open. The arguments are those of `answer`.
@@ -108,7 +116,7 @@ class Evaluation:
     def resume_hint(self) -> str:
         """Return how to resume a run that stopped, or an empty text if there is nothing to resume."""
         if self._folder is None:
-            return "store=off: no answers of this run are kept." if self._owns_store and self.totals.samples else ""
+            return "store=off: no answers of this run are kept." if self._owns_store and self._keys else ""
         if self._store is None or not self._store.path.exists():
             return ""
         path = self._store.path
@@ -158,7 +166,7 @@ class Evaluation:
         """Return a name for the run that the same command has again: a digest of all that can change an answer or the
         calls that are made, besides the models."""
         config = {name: str(value) for name, value in self.config if name not in (*NO_EFFECT_ON_ANSWERS, *SIDES)}
-        versions = [version("lmms-eval-mai"), version("lmms-eval"), prompts.digest()]
+        versions = [__version__, importlib.metadata.version("lmms-eval"), prompts.digest()]
         return digest_of(config, dict(decoding), versions)[:16]
 
     def _resume(self, keys: Sequence[SampleKey], rank: int) -> set[SampleKey]:
@@ -167,7 +175,7 @@ class Evaluation:
         if self._store is None or not self._store.calls:
             return set()
         done = self._store.done(keys)
-        self.totals.resumed = True
+        self.resumed = True
         progress = f"{len(done):,} of {len(keys):,} done" + (f" on rank {rank}" if self._ranks > 1 else "")
         logger.info(f"mai_cascade: resuming: {progress} ({self._store.calls:,} calls in {self._store.path}).")
         return done

@@ -1,7 +1,6 @@
-"""Records finished samples: outcomes, totals, call store and progress line."""
+"""Records finished samples: outcomes, failures, call store and progress line."""
 
 import sys
-import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +10,8 @@ from tqdm import tqdm
 
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.method.trace import Trace
+from lmms_eval_mai.run.failures import Failures, sample_name
 from lmms_eval_mai.run.store import SampleKey, Store
-from lmms_eval_mai.run.totals import Totals, sample_name
 
 Outcome = Trace | SampleError
 """The result of a sample: its trace or its error."""
@@ -41,7 +40,7 @@ class Progress:
     """The samples of one call of `Evaluation.answer` that are finished so far."""
 
     keys: Sequence[SampleKey]
-    totals: Totals
+    failures: Failures
     store: Store | None
     allowed_errors: int
     bar: tqdm
@@ -52,29 +51,22 @@ class Progress:
 
     def __post_init__(self) -> None:
         self._exits = Counter[str]()
-        self._counted_until = time.perf_counter()
 
     async def report(self, index: int, outcome: Outcome) -> bool:
         """Record a finished sample. Returns whether the run may go on."""
         sample = self.keys[index]
         self.outcomes[index] = outcome
-        # Samples of several tasks run at the same time, so the time between two finished samples belongs to the task of
-        # the second one.
-        now = time.perf_counter()
-        seconds, self._counted_until = now - self._counted_until, now
-        self.totals.add_seconds(sample[0], seconds)
         if isinstance(outcome, SampleError):
-            is_first = self.totals.failures.add(sample, outcome)
+            is_first = self.failures.add(sample, outcome)
             text = f"{type(outcome).__name__}: {outcome}" if is_first else f"{type(outcome).__name__}, as before"
             with tqdm.external_write_mode():
                 logger.warning(f"mai_cascade: {sample_name(sample)} failed and is not scored: {text}")
         else:
             if self.store is not None:
                 await self.store.add_sample(sample)
-            self.totals.add(outcome)
             self._exits[outcome.exit] += 1
             shown = ", ".join(f"{exit}={count}" for exit, count in self._exits.items())
             self.bar.set_postfix_str(shown, refresh=False)
         if sample not in self.done:
             self.bar.update()
-        return self.totals.failures.count <= self.allowed_errors
+        return self.failures.count <= self.allowed_errors

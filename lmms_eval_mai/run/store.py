@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from loguru import logger
 
-from lmms_eval_mai.contract import Call, CallKey, Image, Prompt, Sampling, Side, TokenWeights
+from lmms_eval_mai.contract import CALL, Call, CallKey, Image, Prompt, Sampling, Side
 from lmms_eval_mai.errors import StoreError
 
 FORMAT = 2
@@ -125,20 +125,17 @@ class Store:
         digest = self._digest(prompt, sampling)
         line = self._made.get((self.run, prompt.key, digest))
         if line is not None:
-            return _call_of(prompt.key, await asyncio.to_thread(_record_at, line))
+            return await asyncio.to_thread(_call_at, line, prompt.key)
         line = self._shared.get(digest) if sampling.temperature == 0 else None
         if line is None or line.run == self.run:
             return None
-        found = _call_of(prompt.key, await asyncio.to_thread(_record_at, line))
+        found = await asyncio.to_thread(_call_at, line, prompt.key)
         return dataclasses.replace(found, shared=True, total_s=0.0, queued_s=None, ttft_s=None, started_at=None)
 
     async def add(self, prompt: Prompt, sampling: Sampling, call: Call) -> None:
         """Write a finished call. It is on the disk when this returns. Raises `StoreError`."""
         digest = self._digest(prompt, sampling)
-        fields = {name: getattr(call, name) for name in _FIELDS}
-        if call.attention is not None:
-            fields["attention"] = dataclasses.asdict(call.attention)
-        key = call.key
+        fields, key = CALL.dump_python(call, exclude={"key", "parsed", "logprobs"}), call.key
         names = (key.task, key.doc_id, key.repeat, key.side, key.prompt, key.of)
         line = await self._append({"key": names, "digest": digest, "call": fields})
         if line.run:
@@ -254,22 +251,8 @@ class Store:
                     written.set_exception(self._error)
 
 
-_FIELDS = [
-    field.name for field in dataclasses.fields(Call) if field.name not in ("key", "parsed", "logprobs", "attention")
-]
-
-
-def _record_at(line: _Line) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads(os.pread(line.file, line.length, line.offset))
-    return record
-
-
-def _call_of(key: CallKey, record: dict[str, Any]) -> Call:
-    fields = record["call"]
-    attention = fields.pop("attention", None)
-    if attention is not None:
-        attention = TokenWeights(tuple(attention["tokens"]), tuple(attention["weights"]))
-    return Call(key=key, **fields, attention=attention)
+def _call_at(line: _Line, key: CallKey) -> Call:
+    return CALL.validate_python(json.loads(os.pread(line.file, line.length, line.offset))["call"] | {"key": key})
 
 
 def _open_locked(path: Path) -> int:

@@ -2,57 +2,46 @@
 
 from typing import Any
 
-from lmms_eval_mai.contract import SIDES, Call
+from pydantic import TypeAdapter
+
+from lmms_eval_mai.contract import CALL, SIDES, Call
 from lmms_eval_mai.method.methods import steps_of
+from lmms_eval_mai.method.sparse import Selection
 from lmms_eval_mai.method.trace import Trace
 
-NOT_ALWAYS_KNOWN = ("answer_logprob", "proposed_tokens", "accepted_tokens", "target_calls")
-"""How sure the model was of its answer, and drafted tokens. Left out if the engine does not report them."""
-
-SELECTION = ("layer", "scored_tokens", "kept_tokens", "transferred_tokens", "share", "text")
+SELECTION = TypeAdapter(Selection)
 
 
 def trace_record(trace: Trace) -> dict[str, Any]:
-    """Return a trace as JSON values."""
+    """Return a trace as JSON values. What is not known is left out."""
     settings = trace.settings
+    known = {name: value for name in ("min_confidence", "category") if (value := getattr(trace, name)) is not None}
     record: dict[str, Any] = {
         "exit": trace.exit,
         "readable": trace.readable,
         "parsed": trace.answer.parsed,
-        "calls": [_call_record(call) for call in trace.calls],
-        **{name: value for name in ("min_confidence", "category") if (value := getattr(trace, name)) is not None},
-        **({"images": list(trace.images)} if trace.images else {}),
-        **({"chose_threshold": True} if trace.chose_threshold else {}),
+        "calls": [call_record(call) for call in trace.calls],
+        **known,
+        "images": list(trace.images),
+        "chose_threshold": trace.chose_threshold,
         "method": settings.method.name,
         "steps": steps_of(settings.method),
         "options": dict(settings.options),
         **{side: model for side in SIDES if (model := getattr(settings, side))},
         "engines": dict(settings.engines),
+        "version": settings.version,
     }
-    if trace.selection is not None:
-        record["selection"] = {name: getattr(trace.selection, name) for name in SELECTION}
+    if (selection := trace.selection) is not None:
+        record["selection"] = SELECTION.dump_python(selection, exclude={"positions"}, exclude_none=True)
+        record["selection"]["kept_tokens"] = selection.kept_tokens
     for call, prompt in zip(record["calls"], trace.prompts, strict=False):
         call["messages"] = list(prompt)
     return record
 
 
-def _call_record(call: Call) -> dict[str, Any]:
-    times = {name: getattr(call, name) for name in ("queued_s", "ttft_s", "total_s", "started_at")}
-    return {
-        "side": call.key.side,
-        "prompt": call.key.prompt,
-        **({"of": call.key.of} if call.key.of else {}),
-        "text": call.text,
-        "parsed": call.parsed,
-        "finish_reason": call.finish_reason,
-        "prompt_tokens": call.prompt_tokens,
-        **({} if call.image_tokens is None else {"image_tokens": call.image_tokens}),
-        "cached_tokens": call.cached_tokens,
-        "output_tokens": call.output_tokens,
-        "answer_tokens": call.answer_tokens,
-        **{name: value for name in NOT_ALWAYS_KNOWN if (value := getattr(call, name)) is not None},
-        **({"dropped_tokens": call.dropped_tokens} if call.dropped_tokens else {}),
-        # A shared call has no times.
-        **{name: None if s is None or call.shared else round(s, 6) for name, s in times.items()},
-        **({"shared": True} if call.shared else {}),
-    }
+def call_record(call: Call) -> dict[str, Any]:
+    """Return a call as JSON values. A shared call has no times."""
+    no_times = {"total_s"} if call.shared else set()
+    fields = CALL.dump_python(call, exclude={"key", "logprobs", "attention", *no_times}, exclude_none=True)
+    of = {"of": call.key.of} if call.key.of else {}
+    return {"side": call.key.side, "prompt": call.key.prompt, **of, **fields}

@@ -122,7 +122,7 @@ def test_malformed_documents_are_answered_or_reported_and_change_no_other_answer
         for asked in (good, requests)
     )
     model.clean()
-    counted = model.figures["tasks"]["pope_s"]
+    counted = model.frames["pope_s"]
 
     refused = {name for name, result in among.items() if result.text is None}
     assert len(alone) == 40 and len(among) == 40 + ROWS
@@ -130,7 +130,7 @@ def test_malformed_documents_are_answered_or_reported_and_change_no_other_answer
         expected, found = result.token_counts.trace, among[name].token_counts.trace  # type: ignore[union-attr]
         assert [call.text for call in found.calls] == [call.text for call in expected.calls], name
     assert {names[request.doc_id] for request in task.instances} == among.keys() - refused
-    assert counted["samples"] == 40 + 40 + ROWS - len(refused) and counted["not_answered"] == len(refused)
+    assert len(counted.samples) == 40 + 40 + ROWS - len(refused)
 
     numbers = {int(name.split()[1]) for name in refused}
     no_questions = {TEXTS.index(text) for text in ("", "  \n\t ", "yes or no " * 4000)}

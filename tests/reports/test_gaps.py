@@ -52,7 +52,6 @@ def test_lines_of_two_runs_in_one_file_and_calls_that_were_cut_off_are_counted(t
     ("name", "text"),
     [
         *(("results", text) for text in ("", "[1, 2]", '{"results": 3}', '{"results": {"pope": {}}}')),
-        *(("mai_cascade", text) for text in ("{", "[1]", '{"format": 99}', '{"format": 1, "tasks": []}')),
         ("samples_pope_s", None),
     ],
 )

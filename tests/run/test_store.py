@@ -58,7 +58,7 @@ def found(store: Store, asked: Prompt, sampling: Sampling = SAMPLING) -> Call | 
 
 def test_a_call_is_read_as_it_was_written(tmp_path: Path) -> None:
     weights = TokenWeights(("a", "\u2028", ""), (0.1, 1 / 3, 5e-324))
-    full = call(answer_logprob=-0.1, started_at=1e9 + 1 / 3, image_tokens=4, attention=weights, target_calls=2)
+    full = call(answer_logprob=-0.1, started_at=1e9 + 0.3, image_tokens=4, attention=weights, target_calls=2)
     file = written(tmp_path, (prompt(), full), (prompt(1), call(1)))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600  # only the user can read it
     store = opened(tmp_path)

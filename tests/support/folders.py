@@ -164,7 +164,6 @@ def call(side: str, prompt: str, text: str, **more: Any) -> Line:
         "queued_s": None,
         "ttft_s": None,
         "total_s": 0.25,
-        "started_at": None,
         **more,
     }
 
@@ -200,37 +199,33 @@ def write_run(
     mai: dict[str, str] | None = None,
     model: str = "mai_cascade",
     model_args: str = "pair=pair.yaml",
-    wall_s: float = 9.0,
-    **of_task: Any,
+    wall_s: float | None = 9.0,
+    number: int | None = None,
 ) -> Path:
-    """Write the files of one run with one task. Returns the results file. Without `method`, the run is not ours. Other
-    options are figures of the task."""
+    """Write the files of one run with one task. Returns the results file. Without `method`, the run is not ours.
+    `wall_s`: None: lmms-eval has no time. `number`: documents that lmms-eval evaluated."""
     lines = list(lines)
     of_run = about(named(method), models or {}, options or {}) if method else {}
     for counts in (one["token_counts"][0] for one in lines if method):
         if counts is not None:
             counts |= of_run | counts
+    begins = 0.0  # the first call begins at 0, and the others end at wall_s
+    for one in [one for line in lines for counts in line["token_counts"] if counts for one in counts.get("calls", ())]:
+        one.setdefault("started_at", begins)
+        begins = (wall_s or 0.0) - 0.25
     folder.mkdir(parents=True, exist_ok=True)
-    number = of_task.pop("number", len(lines))
+    number = len(lines) if number is None else number
     results = {
         "results": {task: {"alias": task}},
         "group_subtasks": {task: []},
         "configs": {task: {"task": task, "metadata": {"version": 0.1, **({"mai": mai} if mai else {})}}},
         "n-samples": {task: {"original": number, "effective": number}},
         "config": {"model": model, "model_args": model_args, "gen_kwargs": ""},
-        "throughput": {"total_elapsed_time": wall_s},
+        **({} if wall_s is None else {"throughput": {"total_elapsed_time": wall_s}}),
     }
     file = folder / f"{time}_results.json"
     file.write_text(json.dumps(results))
     (folder / f"{time}_samples_{task}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    if method:
-        figures = {
-            "format": 1,
-            **{name: of_run[name] for name in ("method", "steps", "options")},
-            "engines": {side: {"engine": "vllm", "model": of_run[side]} for side in named(method).sides},
-            "tasks": {task: {"samples": len(lines), "not_answered": 0, "wall_s": wall_s, **of_task}},
-        }
-        (folder / f"{time}_mai_cascade.json").write_text(json.dumps(figures))
     return file
 
 

@@ -5,6 +5,7 @@ queueing, overlap and wall time are those of a server with that many slots. docs
 """
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,10 @@ class Answer:
     seconds: float | None = None
     fault: Literal["error", "hang", "death"] | None = None
     """error: the call fails. hang: the call never ends. death: the engine crashes, and all calls in flight fail."""
+
+
+OF_CALL = {field.name for field in dataclasses.fields(Answer)} & {field.name for field in dataclasses.fields(Call)}
+"""The fields that an answer and its call have in common."""
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -158,20 +163,12 @@ class ScriptedEngine:
                 await asyncio.wait({end}, timeout=seconds)
             if end.done():
                 raise type(end.result())(str(end.result()))
-        return Call(
-            key=prompt.key,
-            text=replace_lone_surrogates(answer.text),  # lmms-eval could not write them
-            finish_reason=answer.finish_reason,
-            prompt_tokens=answer.prompt_tokens,
-            image_tokens=answer.image_tokens,
-            cached_tokens=answer.cached_tokens,
-            output_tokens=answer.output_tokens,
-            answer_tokens=answer.answer_tokens,
-            answer_logprob=answer.answer_logprob if prompt.logprobs else None,
-            queued_s=queued_s,
-            ttft_s=queued_s + min(ttft_s, total_s),
-            total_s=queued_s + total_s,
-        )
+        fields = {name: getattr(answer, name) for name in OF_CALL} | {
+            "text": replace_lone_surrogates(answer.text),  # lmms-eval could not write them
+            "answer_logprob": answer.answer_logprob if prompt.logprobs else None,
+            "ttft_s": queued_s + min(ttft_s, total_s),
+        }
+        return Call(key=prompt.key, queued_s=queued_s, total_s=queued_s + total_s, **fields)
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         raise PromptTooLong(f"{prompt.key}: a scripted engine has no context length, so it cannot truncate thinking.")

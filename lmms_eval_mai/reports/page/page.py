@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
+from lmms_eval_mai import __version__
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.reports import rules
 from lmms_eval_mai.reports.formats import text
@@ -11,7 +12,6 @@ from lmms_eval_mai.reports.page.images import Images
 from lmms_eval_mai.reports.page.samples import pack, pack_bytes, sample_blocks
 from lmms_eval_mai.reports.report import Report
 from lmms_eval_mai.reports.runs import Runs
-from lmms_eval_mai.run.totals import version
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -67,6 +67,6 @@ def html(report: Report, runs: Runs, images: Images | None = None) -> str:
         script=(ASSETS / "page.js").read_text(encoding="utf-8"),
         # Scripts need this word. Texts of models cannot contain it, because it is a digest of all of them.
         nonce=hashlib.sha256("".join(blocks.values()).encode()).hexdigest()[:32],
-        version=version("lmms-eval-mai"),
+        version=__version__,
     )
     return page

@@ -2,25 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 
+from lmms_eval_mai.frames import Frames
 from lmms_eval_mai.reports import build
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.runs import Runs
 
 KEYS = ("benchmark", "method", "name", "small", "large", "run")
-"""The first columns of both frames, which name a run."""
-
-
-class Frames(NamedTuple):
-    """The samples and the calls of runs, one row for each."""
-
-    samples: pd.DataFrame
-    """`KEYS`, `doc_id`, and the columns of `rows.SAMPLES`."""
-    calls: pd.DataFrame
-    """`KEYS`, and the columns of `rows.CALLS`."""
+"""The first columns of both frames, which name a run. The others are `frames.SAMPLES` and `frames.CALLS`."""
 
 
 def read(folders: Sequence[Path | str]) -> Frames:
