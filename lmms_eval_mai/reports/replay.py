@@ -5,6 +5,7 @@ steps of a method as `method/run.py` does. The result is that of a real run if d
 depend on the batch; in bfloat16 vLLM's may, by a token.
 """
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -58,8 +59,10 @@ def calls_of(method: Method, setup: Setup) -> dict[str, Calls]:
     return found
 
 
+@functools.cache
 def calls_of_run(run: Run) -> dict[str, pd.DataFrame]:
-    """Return the calls of one run, with the scores of their answers. The score of a final answer is lmms-eval's."""
+    """Return the calls of one run, with the scores of their answers. The score of a final answer is lmms-eval's.
+    The frames are kept, so they must not be changed."""
     names = run.calls.side.str.cat(run.calls.prompt, ".")
     names = names.where(run.calls.of.isna(), names + "(" + run.calls.of.fillna("") + ")")
     answers = calls_of(run.setup.method, run.setup)

@@ -43,7 +43,7 @@ class ScriptedServer:
     silent: bool = False
     """Whether the server accepts connections and never answers."""
     refusal: str = ""
-    """The message of a fault with a status, instead of that which names the status."""
+    """The message of a fault with a status, instead of what names the status."""
     faults: deque[Fault] = field(default_factory=deque)
     seen: list[dict[str, Any]] = field(default_factory=list)
     """Bodies of the requests."""
