@@ -76,6 +76,7 @@ LABELS = (
 )
 TEXTS: dict[str, tuple[tuple[str, str], ...]] = {
     **dict.fromkeys(("method", "cascade", "against", "model"), LABELS),
+    **dict.fromkeys(("small", "large"), ((r"^.*/lmms_eval_mai/", ""),)),  # of two clones
     "prompt": (("^short$", "simple"), ("^explain$", "think")),
     "check": (("^short$", "agree_short"), ("^think$", "agree_think")),
     "rule": (
