@@ -81,7 +81,11 @@ def _problem(method: Method) -> str | None:
     for names, what in (([ask.name for ask in method.asks], "asked"), (method.exits, "an exit")):
         for name in names:
             if list(names).count(name) > 1:
-                return f"{name} is {what} twice"
+                return f"{name} is {what} twice: leave one out, or give it another name"
+    stops = [name for stop in method.stops for name in (stop.answer, stop.sure, *stop.agree)]
+    used = {*stops, *(ask.of for ask in method.asks)}
+    if unused := [ask.name for ask in method.asks if ask.name not in used]:
+        return f"{unused[0]} is asked, and no later step uses it"
     return None
 
 
@@ -108,7 +112,10 @@ def _ask(name: Any, of: Any, thinking: Collection[str]) -> Ask:
         raise ValueError(f"ask: {name} is unknown: expected one of {', '.join(NAMES)}")
     side, _, prompt = name.partition(".")
     if prompt == "transfer" and of not in thinking:
-        raise ValueError(f"a transfer needs `of`, a call that thought before: {', '.join(thinking) or 'there is none'}")
+        of_call = (
+            f"write {{ask: {name}, of: {thinking[0]}}}" if thinking else "and no earlier step asks one that thinks"
+        )
+        raise ValueError(f"a transfer needs `of`, an earlier call that thinks: {of_call}")
     return Ask(side, prompt, of if prompt == "transfer" else "")
 
 
@@ -117,15 +124,19 @@ def _stop(given: Any, asked: Collection[str]) -> Stop:
         raise ValueError("a stop needs `exit`, a name of letters, digits and _")
     _known(given, ("exit", "answer", "agree", "sure"))
     agree, sure, least = given.get("agree", []), given.get("sure", ""), None
-    if isinstance(sure, Mapping) and len(sure) == 1:
+    if isinstance(sure, Mapping):
+        if len(sure) != 1:
+            raise ValueError(f"sure names {len(sure)} calls: expected one, such as {{large.simple: 0.9}}")
         ((sure, least),) = sure.items()
         if isinstance(least, bool) or not isinstance(least, int | float) or not 0 < least <= 1:
             raise ValueError(f"sure: {{{sure}: {least}}} needs a probability above 0 and at most 1")
-    if not isinstance(agree, list) or len(agree) not in (0, 2):
-        raise ValueError(f"agree: {agree} must name two calls")
+    if not isinstance(agree, list) or len(agree) not in (0, 2) or len({*map(str, agree)}) != len(agree):
+        raise ValueError("agree must name two calls, such as [small.simple, large.simple]")
     for what, name in (("answer", given.get("answer")), *(("agree", name) for name in agree), ("sure", sure)):
         if name not in asked and not (what == "sure" and name == ""):
-            raise ValueError(f"{what}: {name} is not asked before: expected one of {', '.join(asked) or 'none'}")
+            raise ValueError(
+                f"{what}: {name} is not asked before: ask it in an earlier step, or give one of {', '.join(asked)}"
+            )
     if sure and not sure.endswith(".simple"):
         raise ValueError(f"sure: {sure} has no probability: only a call simple always has one")
     return Stop(given["exit"], given["answer"], tuple(agree), sure, None if least is None else float(least))

@@ -3,7 +3,8 @@
     Eq. 5    A_short^l = VLM_l(Q + Prompt_simple)               Ask("large", "simple")
     Eq. 6    A_short^s = VLM_s(Q + Prompt_simple)               Ask("small", "simple")
     Eq. 7    R_think^s = VLM_s(Q + Prompt_think)                Ask("small", "think")
-    Eq. 8    A_think^s = VLM_s(Q + R_think^s + Prompt_simple)   its second call, in the two-stage form (S2) only
+    Eq. 8    A_think^s = VLM_s(Q + R_think^s + Prompt_simple)   its second call, in the two-stage form (S2); else the
+                                                               answer inside R_think^s takes its place (Section 4.2)
     Eq. 9    A_think^l = VLM_l(Q + R_think^s + Prompt_simple)   Ask("large", "transfer", of="small.think")
     Eq. 10   R_think^l = VLM_l(Q + Prompt_think)                Ask("large", "think")
     Eq. 12   R'_think^s = Select(R_think^s)                     the transfer, with the argument transfer=sparse

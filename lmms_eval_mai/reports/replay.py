@@ -181,7 +181,8 @@ def tokens(documents: pd.DataFrame) -> pd.Series:
 
 def checks(run: Run) -> Iterator[tuple[Stop, pd.DataFrame]]:
     """Yield each stop of a run that compares two answers. For the documents that reached it: whether the answers
-    `agree`, the parsed answers `a` and `b`, and the score of the answer that it would return."""
+    `agree`, whether all conditions hold (`done`), the parsed answers `a` and `b`, and the score of the answer that it
+    would return."""
     own, calls = calls_of_run(run), calls_of(run.setup.method, run.setup)
     for number, stop in enumerate(run.setup.method.stops):
         names = [calls[name].answer for name in (*stop.agree, stop.answer)]
@@ -189,8 +190,10 @@ def checks(run: Run) -> Iterator[tuple[Stop, pd.DataFrame]]:
             continue
         reached = run.samples.index[~run.samples.exit.isin(run.setup.method.exits[:number])]
         a, b, answer = (own[name].reindex(reached) for name in names)
+        found = {name: frame.reindex(reached) for name, frame in own.items()}
         same = agree(run.benchmark, a.parsed, b.parsed, run.rules)
-        yield stop, pd.DataFrame({"agree": same, "a": a.parsed, "b": b.parsed, "score": answer.score})
+        done = _stops(stop, calls, found, run.benchmark, run.rules, run.setup.min_confidence)
+        yield stop, pd.DataFrame({"agree": same, "done": done, "a": a.parsed, "b": b.parsed, "score": answer.score})
 
 
 def derived(run: Run, method: Method, setup: Setup, made: pd.DataFrame, known: Known) -> Run:

@@ -1,4 +1,4 @@
-"""The four tables that a report prints first: all methods, MAI against each of them, agreement, harm and rescue."""
+"""The four tables that a report prints first: all methods, the cascades against them, agreement, harm and rescue."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -74,7 +74,7 @@ def method_table(runs: Runs) -> Iterator[Table]:
     )
 
 
-# --- MAI against the others ---
+# --- the cascades against the others ---
 
 Against = tuple[Run, Run, Comparison]
 """A cascade, another method, and their comparison."""
@@ -99,20 +99,20 @@ def is_comparable(run: Run, other: Run) -> bool:
 
 
 def comparison_table(runs: Runs) -> Iterator[Table]:
-    """Yield MAI against every other method on the same documents."""
+    """Yield each cascade against every other method on the same documents."""
     columns: list[Of[Against]] = [
         *of_run(runs, lambda row: row[0], "cascade"),
         Of("against", "text", 0, lambda row: runs.name(row[1].setup)),
         Of("n", "count", 0, lambda row: row[2].n),
         Of("difference", "percent", 2, lambda row: row[2].difference),
-        Of("only MAI\nright", "count", 0, lambda row: row[2].only_first),
+        Of("only cascade\nright", "count", 0, lambda row: row[2].only_first),
         Of("only other\nright", "count", 0, lambda row: row[2].only_second),
         Of("p", "p", 0, lambda row: row[2].p),
         Of("p,\nadjusted", "p", 0, lambda row: row[2].adjusted),
     ]
     return table(
         "comparisons",
-        "MAI against each other method: paired difference of the scores in points",
+        "Cascades against each other method: paired difference of the scores in points",
         columns,
         comparisons(runs),
         (
@@ -131,14 +131,15 @@ short answer is `right` (1 or 0; nan if it is not known)."""
 
 
 def checked(runs: Runs, run: Run) -> Iterator[Checked]:
-    """Yield the checks of a cascade by agreement, by the name of their exit."""
+    """Yield the checks of a cascade by agreement, by the name of their exit. Where a stop also asks how sure a model
+    is, answers `agree` only if it is."""
     for stop, compared in checks(run):
         score = compared.score
         if stop.answer in ("large.simple", "large.task"):
             score = runs.large_short_scores(run)[compared.index]
         right = (score >= RIGHT).astype(float).where(score.notna())
         if len(compared):
-            yield run, stop.exit, pd.DataFrame({"agree": compared.agree, "right": right})
+            yield run, stop.exit, pd.DataFrame({"agree": compared.done, "right": right})
 
 
 def agreement_table(runs: Runs) -> Iterator[Table]:
@@ -164,9 +165,9 @@ def agreement_table(runs: Runs) -> Iterator[Table]:
         columns,
         [row for run in runs.traced() for row in checked(runs, run)],
         (
-            "Check: the exit of the answers that agree. Precision: right answers of those that agree; in the paper's "
-            "method they are the large model's short ones. Base rate: the same without any check. Recall: accepted "
-            "right answers. Errors accepted: of the wrong ones.",
+            "Check: the exit of the answers that agree, and that a model is sure of, if the stop asks. Precision: "
+            "right answers of those; in the paper's method they are the large model's short ones. Base rate: the same "
+            "without any check. Recall: accepted right answers. Errors accepted: of the wrong ones.",
         ),
     )
 

@@ -182,8 +182,16 @@ def transfers(method: Method) -> bool:
 
 NEEDED: tuple[tuple[Collection[str], Callable[[Config], bool], str], ...] = (
     (("sparse_delta", "sparse_layer", "sparse_from"), lambda config: config.transfer == "sparse", "transfer=sparse"),
-    (("transfer",), lambda config: transfers(config.method), "a method with a transfer, such as mai or full_rt"),
-    (("min_confidence",), lambda config: config.method.needs_threshold, "a method such as mai_confidence"),
+    (
+        ("transfer",),
+        lambda config: transfers(config.method),
+        "a method that transfers the small model's thinking to the large one, such as mai",
+    ),
+    (
+        ("min_confidence",),
+        lambda config: config.method.needs_threshold,
+        "a stop with `sure` and no threshold of its own, as mai_confidence has",
+    ),
 )
 """Arguments, whether a run can use them, and what they need."""
 USED: tuple[tuple[Collection[str], Callable[[Method], bool]], ...] = (

@@ -37,7 +37,9 @@ def test_copies_of_documents_with_a_common_image_have_the_intervals_and_p_of_the
 ) -> None:
     rows = [row_of(found.table("comparisons"), "POPE", "MAI 8B + 2B-R", "2B-R") for found in reports]
     single, images, no_images = rows
-    assert [row["n"] for row in rows] == [50, 200, 200] and images["only MAI right"] == 4 * single["only MAI right"]
+    assert [row["n"] for row in rows] == [50, 200, 200] and images["only cascade right"] == 4 * single[
+        "only cascade right"
+    ]
     assert images["p"] == single["p"] > 3 * no_images["p"]
     tens = [row_of(found.table("table-10"), "POPE", "MAI 8B + 2B-R") for found in reports]
     for of, column in ((rows, "difference"), (tens, "MAI"), (tens, "transfer, %")):

@@ -121,7 +121,7 @@ def test_comparisons_have_the_paired_difference_and_mcnemars_p(made: Any) -> Non
         for row in of_cascade.to_dict("records"):
             mine, other = runs[cascade].right, runs[row["against"]].right
             better, worse, n = (mine & ~other).sum(), (other & ~mine).sum(), len(mine)
-            assert (row["only_mai_right"], row["only_other_right"]) == (better, worse)
+            assert (row["only_cascade_right"], row["only_other_right"]) == (better, worse)
             middle = (better - worse) / (n + 2)
             error = math.sqrt(better + worse + 1 - (better - worse) ** 2 / (n + 2)) / (n + 2)
             ends = [100 * (middle + sign * 1.959963985 * error) for sign in (-1, 1)]

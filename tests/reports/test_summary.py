@@ -3,10 +3,13 @@
 import dataclasses
 from pathlib import Path
 
-from support.folders import line, write_run
+import pytest
+from support.folders import Answers, line, write_run
 from support.tables import row_of
 from support.worlds import WORLD, final
 
+from lmms_eval_mai.method.methods import MAI as MAI_METHOD
+from lmms_eval_mai.method.methods import Method, Stop
 from lmms_eval_mai.reports.build import report
 
 DOCUMENTS = WORLD.documents
@@ -35,3 +38,17 @@ def test_another_model_is_compared_and_has_its_tokens_without_a_trace(tmp_path: 
     (compared,) = [row for row in found.table("comparisons").rows if row[2] == "big, own prompt"]
     assert compared[6] == sum(one.gold == "yes" != final(one) for one in DOCUMENTS)
     assert row_of(found.table("tables-6-7-14"), "POPE", "big")["own prompt"] is not None
+
+
+def test_a_stop_that_also_asks_how_sure_a_model_is_accepts_only_answers_that_it_is_sure_of(tmp_path: Path) -> None:
+    first = Stop("sure", "large.simple", ("small.simple", "large.simple"), "large.simple", 0.9)
+    method = Method("mine", (MAI_METHOD.steps[0], first, *MAI_METHOD.steps[2:]))
+    documents = [
+        Answers("yes", "yes", "yes", "no", "yes", probability=0.95),
+        Answers("yes", "no", "no", "yes", "yes", probability=0.5),  # they agree, and the large model is not sure
+        Answers("yes", "no", "yes", "no", "yes"),
+    ]
+    dataclasses.replace(WORLD, documents=documents).write(tmp_path, method)
+    (row,) = [row for row in report([tmp_path]).table("agreement").rows if row[2] == "sure"]
+    agree, precision, _, recall, accepted = (cell.value for cell in row[4:])
+    assert (row[3], agree, precision, recall, accepted) == (3, pytest.approx(100 / 3), 100, 50, 0)
