@@ -13,6 +13,7 @@ import numpy as np
 from lmms_eval_mai import task_dir
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.agreement import extract_answer, without_answer
+from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import THINKING
 
 Chat = list[dict[str, Any]]
@@ -42,7 +43,8 @@ class Documents:
         manager = TaskManager(include_path=str(task_dir()), include_defaults=False)
         self._task = get_task_dict([name], manager, task_type="chat")[name]
         labels = self._task.config.metadata["mai"]
-        self._benchmark, self._variant = labels["benchmark"], labels["variant"].upper()
+        self._variant = labels["variant"].upper()
+        self._transfer_prompt = benchmark_of(labels["benchmark"]).transfer_prompt
         if self._variant not in ("E", "R"):
             raise SystemExit(f"{name} does not ask for thinking. Give an _e or _r task.")
 
@@ -59,7 +61,7 @@ class Documents:
                         found[sample["doc_id"]] = call["text"]
         if not found:
             raise SystemExit(f"{folder} has no thinking of the {side} model for {self.name}. Was --log_samples given?")
-        is_cut = prompts.transfer_answer(self._benchmark) == "cut"
+        is_cut = prompts.TRANSFER_ANSWER[self._transfer_prompt] == "cut"
         return {number: without_answer(text) if is_cut else text for number, text in found.items()}
 
     def _question(self, number: int) -> tuple[list[Any], prompts.Kind]:
@@ -77,12 +79,12 @@ class Documents:
     def transfer(self, number: int, reference: str) -> Chat:
         """Return the Reason Transfer prompt of a document (Eq. 9 and 13)."""
         blocks, kind = self._question(number)
-        return _chat(blocks, prompts.transfer(self._benchmark, reference, kind))
+        return _chat(blocks, prompts.transfer(self._transfer_prompt, reference, kind))
 
     def after_thinking(self, number: int) -> str:
         """Return the text after the thinking in the Reason Transfer prompt."""
         _, kind = self._question(number)
-        return prompts.transfer_parts(self._benchmark, kind)[1]
+        return prompts.transfer_parts(self._transfer_prompt, kind)[1]
 
     def results(self, number: int, text: str) -> dict[str, Any]:
         """Return what the task's scorer makes of an answer."""

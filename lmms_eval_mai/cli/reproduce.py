@@ -15,7 +15,8 @@ from pathlib import Path
 
 from lmms_eval_mai.cli.terminal import log_to_terminal, names_of, values_of
 from lmms_eval_mai.errors import ArgumentError, MaiError
-from lmms_eval_mai.reproduce.methods import DEFAULT, PAPER_BENCHMARKS, PAPERS, TABLES
+from lmms_eval_mai.reports import paper_numbers
+from lmms_eval_mai.reproduce.methods import DEFAULT, PAPERS, TABLES
 
 SET_HERE = {
     "method": "the runs have all methods, and --methods adds yours",
@@ -133,7 +134,7 @@ def _chosen(given: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], l
             "accelerate; data_parallel_size gives a model several GPUs."
         )
     if given.paper is not None:
-        return PAPERS[given.paper], benchmarks or list(PAPER_BENCHMARKS)
+        return PAPERS[given.paper], benchmarks or [*paper_numbers.load()["benchmarks"]]
     tables = [*map(str, DEFAULT)] if given.tables is None else names_of(given.tables)
     if not tables or set(tables) - {*map(str, TABLES)}:
         raise ArgumentError(

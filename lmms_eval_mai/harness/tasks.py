@@ -3,8 +3,6 @@
 Questions and images come from lmms-eval's own task of the same benchmark, so that only the instruction differs.
 Question and instruction are separate blocks of the message: the cascade can replace the instruction without parsing
 text, and any other lmms-eval model gets the same words.
-
-To add a benchmark, add it to `FUNCTIONS`.
 """
 
 import importlib
@@ -17,18 +15,6 @@ from lmms_eval.api.filter import Filter
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.agreement import Doc, extract_answer
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
-
-FUNCTIONS = {
-    "pope": "lmms_eval.tasks.pope.utils.pope",
-    "mmmu_val": "lmms_eval.tasks.mmmu.utils.mmmu",
-    "mmbench_en_dev": "lmms_eval.tasks.mmbench.en_utils.mmbench",
-    "chartqa": "lmms_eval.tasks.chartqa.utils.chartqa",
-    "infovqa_val": "lmms_eval.tasks.infovqa.utils.infovqa",
-    "realworldqa": "lmms_eval.tasks.realworldqa.utils.realworldqa",
-    "shapes": "lmms_eval_mai.harness.shapes.shapes",
-}
-"""Benchmark -> module and first word of the functions `..._doc_to_visual` and `..._doc_to_text`. They are imported at
-the first use: `lmms_eval.tasks` takes seconds."""
 
 Messages = list[dict[str, Any]]
 
@@ -106,8 +92,8 @@ class TwoStageAnswerFilter(AnswerFilter):
 
 
 def _call(benchmark: str, name: str, *arguments: Any) -> Any:
-    module, _, prefix = FUNCTIONS[benchmark].rpartition(".")
-    return getattr(importlib.import_module(module), f"{prefix}_{name}")(*arguments)
+    module, _, prefix = BENCHMARKS[benchmark].functions.rpartition(".")
+    return getattr(importlib.import_module(module, "lmms_eval.tasks"), f"{prefix}_{name}")(*arguments)
 
 
 def _instruction(benchmark: str, variant: str, doc: Doc) -> str:

@@ -5,6 +5,5 @@ steps, `calls.py` makes the calls of one sample, `prompts.py` has the templates 
 whether two answers agree by the rules of their benchmark in `benchmarks.py`, and `trace.py` defines the input and the
 output. `files.py` reads a method of one's own.
 
-To add a benchmark, add its rules to `BENCHMARKS` in `benchmarks.py` and its prompt to `TRANSFER_TEMPLATE` in
-`prompts.py`. Its images and questions belong to `harness/tasks.py`, and its YAML files to `task_configs/`.
+To add a benchmark, add it to `BENCHMARKS` in `benchmarks.py`, and its YAML files to `task_configs/`.
 """

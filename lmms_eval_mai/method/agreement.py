@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from lmms_eval.api.reasoning import strip_reasoning_tags
 
-from lmms_eval_mai.method.prompts import Kind
+from lmms_eval_mai.method.prompts import Kind, TransferPrompt
 
 Doc = Mapping[str, Any]
 
@@ -43,15 +43,31 @@ class AgreementRules:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The parser and the rule of agreement of one benchmark."""
+    """All that differs between benchmarks."""
 
     name: str
-    kind: Callable[[Doc], Kind]
-    """Returns the form of a document's answer."""
+    functions: str
+    """Module in `lmms_eval.tasks`, or a module of ours, and the first word of its functions `..._doc_to_visual` and
+    `..._doc_to_text`. The module is imported at the first use: `lmms_eval.tasks` takes seconds."""
     parse: Callable[[str, Doc], str | None]
     """Gets the result of `extract_answer` and the document. Returns the parsed answer, or None if it does not parse."""
-    agree: Callable[[str, str, AgreementRules], bool]
+    score: Callable[[str, str], float] | None
+    """Gets a parsed answer and the gold answer as lmms-eval logs it. Returns the score, 0 to 1. None: the scorer is not
+    known."""
+    agree: Callable[[str, str, AgreementRules], bool] = lambda a, b, rules: a == b
     """Returns whether two parsed answers are the same. Must be symmetric."""
+    kind: Callable[[Doc], Kind] = lambda doc: "word"
+    """Returns the form of a document's answer."""
+    transfer_prompt: TransferPrompt = "reference"
+    shares_images: bool = False
+    """Whether documents share images."""
+    one_stage: bool = False
+    """Whether E and R of Tables 7 and 14, and 4B-R and 8B-R of Table 8, have one stage. Else they have two."""
+
+    def score_of(self, parsed: str | None, target: str) -> float | None:
+        """Return the score of an answer that lmms-eval has not scored, such as a short answer inside a cascade. It is 0
+        if the answer does not parse; lmms-eval's MMMU scorer guesses an option then. None: the scorer is not known."""
+        return None if self.score is None else 0.0 if parsed is None else self.score(parsed, target)
 
 
 def extract_answer(text: str) -> str:

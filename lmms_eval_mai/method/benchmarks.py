@@ -1,4 +1,4 @@
-"""The benchmarks: for each, the form of the answer, its parser and its rule of agreement (Section 4.1).
+"""The benchmarks: one record for each, with its parser, its rule of agreement (Section 4.1) and its score.
 
 Parsers and metrics are lmms-eval's own. Two answers that agree have the same score, except on InfoVQA, whose scores of
 similar words may differ, and with `chartqa_match=relaxed`. Agreement never guesses and never depends on the order of a
@@ -20,6 +20,7 @@ from lmms_eval_mai.method.prompts import Kind
 
 _QUIET = threading.RLock()
 _SILENT = logging.Logger("mmbench", logging.CRITICAL)
+_LETTER = re.compile(r"[A-Z]")
 _DIGIT = re.compile(r"\d")
 _MANY_DIGITS = re.compile(r"\d{300}")
 LONGEST_ANLS = 500
@@ -144,10 +145,6 @@ def _parse_shapes(answer: str, doc: Doc) -> str | None:
     return answer if answer.strip() else None
 
 
-def _equal(a: str, b: str, rules: AgreementRules) -> bool:
-    return a == b
-
-
 def _agree_chartqa(a: str, b: str, rules: AgreementRules) -> bool:
     """Use the scorer's rule, with a tolerance of 0 for `exact`. So "5" and "5.0" agree, and have the same score. The
     scorer compares zeros and "nan" as texts, reads "2%" as 0.02, and "1,234" as a text."""
@@ -173,6 +170,57 @@ def _agree_infovqa(a: str, b: str, rules: AgreementRules) -> bool:
     from lmms_eval.api.metrics import anls
 
     return bool(anls([a], [b])["anls"] >= rules.anls_threshold)
+
+
+def _exact(parsed: str, target: str) -> float:
+    return float(parsed.strip().lower() == target.strip().lower())
+
+
+def _score_mmmu(parsed: str, target: str) -> float:
+    if _LETTER.fullmatch(parsed) and _LETTER.fullmatch(target):
+        return float(parsed == target)
+    from lmms_eval.tasks.mmmu.utils import eval_open, parse_open_response
+
+    return float(eval_open(target, parse_open_response(parsed)))
+
+
+def _score_chartqa(parsed: str, target: str) -> float:
+    from lmms_eval.tasks.chartqa.utils import relaxed_correctness
+
+    return float(relaxed_correctness(parsed, target))
+
+
+def _score_infovqa(parsed: str, target: str) -> float:
+    from lmms_eval.api.metrics import anls
+
+    # Half of a longer answer must be deleted, so its ANLS is below the threshold of 0.5.
+    close = [gold for gold in golds_of(target) if len(parsed) < 2 * len(gold) + 2]
+    return float(anls(references=close, predictions=[parsed])["anls"]) if close else 0.0
+
+
+def golds_of(target: str) -> list[str]:
+    """Return the gold answers. lmms-eval logs a list of them as the text of a Python list."""
+    if target.startswith("["):
+        try:
+            return [str(one) for one in ast.literal_eval(target)]
+        except (ValueError, SyntaxError):
+            pass
+    return [target]
+
+
+def _score_realworldqa(parsed: str, target: str) -> float:
+    target = target.strip()
+    if not re.fullmatch(r"[A-D]", target.upper()):
+        return float(parsed.lower().strip().rstrip(".") == target.lower())
+    if re.fullmatch(r"[A-D]", parsed):
+        return float(parsed == target.upper())
+    from lmms_eval.tasks._task_utils.mcq_extract import extract_mcq_answer
+
+    return float(extract_mcq_answer(parsed, choices=["A", "B", "C", "D"]) == target.upper())
+
+
+def _score_shapes(parsed: str, target: str) -> float:
+    return float(_parse_shapes(parsed, {}) == _parse_shapes(target, {}))
 
 
 def _options(doc: Doc) -> list[str]:
@@ -210,16 +258,53 @@ def _letter_if(options: Callable[[Doc], list[str]]) -> Callable[[Doc], Kind]:
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
     for benchmark in (
-        Benchmark("pope", lambda doc: "word", _parse_yes_no, _equal),
-        Benchmark("mmmu_val", _mmmu_kind, _parse_mmmu, _agree_mmmu),
-        Benchmark("mmbench_en_dev", lambda doc: "letter", _parse_mmbench, _equal),
-        Benchmark("chartqa", lambda doc: "word", _normalise, _agree_chartqa),
-        Benchmark("infovqa_val", lambda doc: "word", _parse_infovqa, _agree_infovqa),
-        Benchmark("realworldqa", _letter_if(_realworldqa_letters), _parse_realworldqa, _equal),
-        Benchmark("shapes", _letter_if(_options), _parse_shapes, _equal),
+        Benchmark(
+            "pope", ".pope.utils.pope", _parse_yes_no, _exact, transfer_prompt="previous_thinking", shares_images=True
+        ),
+        Benchmark("mmmu_val", ".mmmu.utils.mmmu", _parse_mmmu, _score_mmmu, _agree_mmmu, _mmmu_kind, one_stage=True),
+        Benchmark(
+            "mmbench_en_dev",
+            ".mmbench.en_utils.mmbench",
+            _parse_mmbench,
+            _exact,
+            kind=lambda doc: "letter",
+            shares_images=True,
+        ),
+        Benchmark(
+            "chartqa",
+            ".chartqa.utils.chartqa",
+            _normalise,
+            _score_chartqa,
+            _agree_chartqa,
+            transfer_prompt="previous_thinking",
+            shares_images=True,
+        ),
+        Benchmark(
+            "infovqa_val", ".infovqa.utils.infovqa", _parse_infovqa, _score_infovqa, _agree_infovqa, shares_images=True
+        ),
+        Benchmark(
+            "realworldqa",
+            ".realworldqa.utils.realworldqa",
+            _parse_realworldqa,
+            _score_realworldqa,
+            kind=_letter_if(_realworldqa_letters),
+        ),
+        Benchmark(
+            "shapes",
+            "lmms_eval_mai.harness.shapes.shapes",
+            _parse_shapes,
+            _score_shapes,
+            kind=_letter_if(_options),
+            one_stage=True,
+        ),
     )
 }
-"""Name -> benchmark."""
+"""Name -> benchmark. `shapes` is the demonstration, which is not in the paper."""
 
-GENERIC = Benchmark("any", _letter_if(_options), _parse_generic, _equal)
+GENERIC = Benchmark("any", "", _parse_generic, score=None, kind=_letter_if(_options))
 """Rules for other lmms-eval tasks: the option letter if the document has options, else the normalised text."""
+
+
+def benchmark_of(name: str) -> Benchmark:
+    """Return a benchmark. `GENERIC` for another lmms-eval task."""
+    return BENCHMARKS.get(name, GENERIC)

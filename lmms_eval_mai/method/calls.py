@@ -230,7 +230,7 @@ class OpenSample:
     def reference(self, thinking: Call) -> str:
         """Return what the transfer prompt has of the thinking: the whole response, or the response without its
         `[[answer]]`."""
-        choice = self.pair.transfer_answer or prompts.transfer_answer(self.sample.benchmark.name)
+        choice = self.pair.transfer_answer or prompts.TRANSFER_ANSWER[self.sample.benchmark.transfer_prompt]
         return thinking.text if choice == "keep" else without_answer(thinking.text)
 
     def select(self, attention: TokenWeights, sparse: Sparse) -> Selection:

@@ -1,5 +1,5 @@
-"""The prompt templates of Appendix C, and the template of each benchmark. They are copied exactly, except for the
-apostrophe of "option's", which LaTeX prints as a typographic one. docs/paper-notes.md lists the other choices.
+"""The prompt templates of Appendix C. They are copied exactly, except for the apostrophe of "option's", which
+LaTeX prints as a typographic one. docs/paper-notes.md lists the other choices.
 """
 
 import hashlib
@@ -20,6 +20,9 @@ VARIANTS: dict[str, tuple[Variant, bool]] = {
     "r_s2": ("R", True),
 }
 """Suffix of a task's name -> its prompt, and whether a second stage gives the answer (Appendix B.3)."""
+
+TransferPrompt = Literal["previous_thinking", "reference"]
+"""Name of a Reason Transfer prompt: that of Appendix C for POPE and ChartQA, or that for the other benchmarks."""
 
 INSTRUCTIONS: dict[tuple[Variant, Kind], str] = {
     ("S", "word"): (
@@ -57,7 +60,7 @@ _REFERENCE = (
     "\n\n\n\n Please answer the question yourself, using the reference only if it seems reasonable.\n "
 )
 
-REASON_TRANSFER: dict[str, dict[Kind, str]] = {
+REASON_TRANSFER: dict[TransferPrompt, dict[Kind, str]] = {
     # Prompt 1 of Reason Transfer, "for POPE and ChartQA", has the text of Stage 2.
     "previous_thinking": STAGE2,
     # Prompt 2 of Reason Transfer, "for MMBench, MMMU and InfoVQA, RealWorldQA". Example 3 (B.6) shows its text for
@@ -70,22 +73,10 @@ REASON_TRANSFER: dict[str, dict[Kind, str]] = {
     },
 }
 
-TRANSFER_TEMPLATE: dict[str, str] = {
-    "pope": "previous_thinking",
-    "chartqa": "previous_thinking",
-    "mmbench_en_dev": "reference",
-    "mmmu_val": "reference",
-    "infovqa_val": "reference",
-    "realworldqa": "reference",
-    "shapes": "reference",
-}
-"""Benchmark -> its Reason Transfer prompt in Appendix C (`shapes` is not in the paper). All other lmms-eval tasks use
-`reference`."""
-
 TransferAnswer = Literal["cut", "keep"]
 """`cut`: the small model's thinking without its `[[answer]]` is transferred. `keep`: its whole response."""
 
-TRANSFER_ANSWER: dict[str, TransferAnswer] = {"previous_thinking": "keep", "reference": "cut"}
+TRANSFER_ANSWER: dict[TransferPrompt, TransferAnswer] = {"previous_thinking": "keep", "reference": "cut"}
 """Reason Transfer prompt -> what is transferred in it by default. docs/paper-notes.md has the evidence for each."""
 
 MAX_TOKENS = 4096
@@ -103,29 +94,18 @@ def stage2(thinking: str, kind: Kind) -> str:
     return STAGE2[kind].format(stage1_response=thinking)
 
 
-def transfer(benchmark: str, thinking: str, kind: Kind) -> str:
-    """Return the Reason Transfer prompt of a benchmark: R_think^s + Prompt_simple of Eq. 9."""
-    before, after = transfer_parts(benchmark, kind)
-    return before + thinking + after
+def transfer(prompt: TransferPrompt, thinking: str, kind: Kind) -> str:
+    """Return a Reason Transfer prompt with the thinking: R_think^s + Prompt_simple of Eq. 9."""
+    return thinking.join(transfer_parts(prompt, kind))
 
 
-def transfer_parts(benchmark: str, kind: Kind) -> tuple[str, str]:
-    """Return the texts before and after the thinking in the Reason Transfer prompt of a benchmark."""
-    template = REASON_TRANSFER[_template(benchmark)][kind]
-    before, _, after = template.partition("{stage1_response}")
+def transfer_parts(prompt: TransferPrompt, kind: Kind) -> tuple[str, str]:
+    """Return the texts before and after the thinking in a Reason Transfer prompt."""
+    before, _, after = REASON_TRANSFER[prompt][kind].partition("{stage1_response}")
     return before, after
-
-
-def transfer_answer(benchmark: str) -> TransferAnswer:
-    """Return whether the small model's `[[answer]]` is transferred in the prompt of a benchmark by default."""
-    return TRANSFER_ANSWER[_template(benchmark)]
-
-
-def _template(benchmark: str) -> str:
-    return TRANSFER_TEMPLATE.get(benchmark, "reference")
 
 
 def digest() -> str:
     """Return a hash of the templates and limits of this module. Runs with different prompts must not share answers."""
-    constants = (INSTRUCTIONS, STAGE2, REASON_TRANSFER, TRANSFER_TEMPLATE, TRANSFER_ANSWER, MAX_TOKENS)
+    constants = (INSTRUCTIONS, STAGE2, REASON_TRANSFER, TRANSFER_ANSWER, MAX_TOKENS)
     return hashlib.blake2b(repr(constants).encode(), digest_size=8).hexdigest()

@@ -88,7 +88,7 @@ async def _transfer(opened: OpenSample, step: Ask) -> Call:
     reference = opened.reference(thinking)
     if sparse is not None and reference:
         reference = await _select(opened, sparse, thinking, reference)  # Eq. 12
-    text = prompts.transfer(sample.benchmark.name, reference, sample.kind)
+    text = prompts.transfer(sample.benchmark.transfer_prompt, reference, sample.kind)
     # Eq. 9; Eq. 13 with transfer=sparse
     return await opened.call(step.side, "transfer", text, thinking=reference, of=thinking.key.name)
 
@@ -102,7 +102,7 @@ async def _select(opened: OpenSample, sparse: Sparse, thinking: Call, reference:
     """
     scored = thinking
     if sparse.source == "large":
-        before, after = prompts.transfer_parts(opened.sample.benchmark.name, opened.sample.kind)
+        before, after = prompts.transfer_parts(opened.sample.benchmark.transfer_prompt, opened.sample.kind)
         prompt, request = (before, reference, after), AttentionRequest(sparse.layer, reference)
         scored = await opened.call(
             "large", "score", *prompt, thinking=reference, attention=request, of=thinking.key.name

@@ -16,14 +16,14 @@ from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.frames import RESULTS, call_row, frames, wall_s
 from lmms_eval_mai.method.agreement import AgreementRules
-from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
+from lmms_eval_mai.method.benchmarks import GENERIC
 from lmms_eval_mai.method.methods import LARGE
 from lmms_eval_mai.method.prompts import VARIANTS
 from lmms_eval_mai.reports import traces
 from lmms_eval_mai.reports.rows import Line, Record, record_of
 from lmms_eval_mai.reports.setups import Setup, rules_of, setup_of, setup_of_other
 
-BUILT_IN = {name: name for name in BENCHMARKS if name != "shapes"} | {"mmbench_en_dev_static": "mmbench_en_dev"}
+BUILT_IN = {"mmbench_en_dev_static": "mmbench_en_dev"}
 """lmms-eval's own tasks of the paper's benchmarks."""
 NO_SETUP = Setup(LARGE, "")
 """That of a run whose samples are not read yet."""

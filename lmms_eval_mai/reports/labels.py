@@ -13,10 +13,9 @@ from pathlib import Path
 import pandas as pd
 
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.method.benchmarks import BENCHMARKS
+from lmms_eval_mai.method.benchmarks import BENCHMARKS, benchmark_of, golds_of
 from lmms_eval_mai.reports.folders import Run, records
 from lmms_eval_mai.reports.replay import Known
-from lmms_eval_mai.reports.scoring import golds_of, score_of
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def _read(file: Path) -> dict[tuple[str, int], str]:
 def _score(benchmark: str, answer: str | None, gold: str | None) -> float:
     if gold is None or not isinstance(answer, str):
         return 0.0
-    score = score_of(benchmark, answer, gold)
+    score = benchmark_of(benchmark).score_of(answer, gold)
     if score is not None:
         return score
     return float(answer.strip().lower() in [one.strip().lower() for one in golds_of(gold)])

@@ -12,7 +12,7 @@ import pandas as pd
 
 from lmms_eval_mai import statistics
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
+from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, benchmark_of
 from lmms_eval_mai.method.methods import FULL_RT, LARGE_THINK, Method, Stop, asks_of
 from lmms_eval_mai.method.thresholds import NEVER
 from lmms_eval_mai.reports import metrics
@@ -22,7 +22,7 @@ from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.replay import Known, agree, calls_of, replay, tokens
 from lmms_eval_mai.reports.report import Estimate
 from lmms_eval_mai.reports.rules import has_rules, is_of_large
-from lmms_eval_mai.reports.runs import SHARED_IMAGES, Runs
+from lmms_eval_mai.reports.runs import Runs
 from lmms_eval_mai.statistics import Array
 
 
@@ -261,7 +261,7 @@ def _distance(runs: Runs, of: Answers) -> Estimate | None:
 
 def _check_images(run: Run) -> None:
     """Refuse documents that may share images which nobody names: the tests would take them as independent."""
-    may_share = run.benchmark in SHARED_IMAGES or run.benchmark not in BENCHMARKS
+    may_share = benchmark_of(run.benchmark).shares_images or run.benchmark not in BENCHMARKS
     if may_share and run.samples.images.isna().any():
         raise ArgumentError(
             f"{run.file}: the questions of {benchmark_name(run.benchmark)} may share images, and this run does not "

@@ -9,9 +9,6 @@ from typing import Any
 import yaml
 
 FILE, CELLS = (Path(__file__).with_name(f"paper_numbers.{kind}") for kind in ("yaml", "csv"))
-ONE_STAGE = ("mmmu_val", "shapes")
-"""Benchmarks on which E and R of Tables 7 and 14, and 4B-R and 8B-R of Table 8, have one stage. On the others they have
-two. The demonstration has one, as in its other figures."""
 
 
 @functools.cache

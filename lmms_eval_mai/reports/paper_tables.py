@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import FULL_RT, LARGE, MAI, OF_VARIANT
 from lmms_eval_mai.method.prompts import Variant
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.metrics import Comparison
-from lmms_eval_mai.reports.paper_numbers import ONE_STAGE, benchmark_name, family, number
+from lmms_eval_mai.reports.paper_numbers import benchmark_name, family, number
 from lmms_eval_mai.reports.report import Cell, Estimate, Of, Table, table
 from lmms_eval_mai.reports.runs import OF_F1, Runs, of_run, order
 from lmms_eval_mai.reports.setups import Setup
@@ -121,7 +122,7 @@ def _score(runs: Runs, prompt: tuple[Variant | None, bool], row: Single) -> Esti
     if family(model) and not options and setup.variant:
         paper_table = 14 if _is_internvl(model) else 6 if benchmark == "pope" else 7
         column = setup.prompt if paper_table == 6 else setup.variant
-        is_printed = paper_table == 6 or setup.variant == "S" or setup.two_stage != (benchmark in ONE_STAGE)
+        is_printed = paper_table == 6 or setup.variant == "S" or setup.two_stage != benchmark_of(benchmark).one_stage
         paper = number(paper_table, runs.label(model), benchmark, column) if is_printed else None
     return runs.score(runs.get(benchmark, setup), paper)
 
@@ -148,12 +149,12 @@ def transfer_table(runs: Runs) -> Iterator[Table]:
 
     def small_r(run: Run) -> Estimate | None:
         # Only 2B-R has one stage in Table 8.
-        comparable = runs.label(run.setup.small) == "2B" or run.benchmark in ONE_STAGE
+        comparable = runs.label(run.setup.small) == "2B" or benchmark_of(run.benchmark).one_stage
         one_stage = runs.get(run.benchmark, run.setup.alone("small", "R"))
         return runs.score(one_stage, paper(run, "small-R") if comparable else None)
 
     def large_r(run: Run) -> Estimate | None:
-        setup = run.setup.alone("large", "R", run.benchmark not in ONE_STAGE)
+        setup = run.setup.alone("large", "R", not benchmark_of(run.benchmark).one_stage)
         return runs.score(runs.get(run.benchmark, setup), paper(run, "large-R"))
 
     def against(run: Run) -> Comparison | None:

@@ -16,10 +16,9 @@ import pandas as pd
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.agreement import agree as agree_one
-from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
+from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import THINKING, Method, Stop, asks_of, prompt_of
 from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.scoring import score_of
 from lmms_eval_mai.reports.setups import Setup
 
 Known = Mapping[str, pd.DataFrame]
@@ -70,11 +69,11 @@ def calls_of_run(run: Run) -> dict[str, pd.DataFrame]:
     final = run.samples.exit.map(of_exit)
     if run.setup.kind == "alone":  # its exit has any name
         final = names.groupby(run.calls.doc_id).last().reindex(run.samples.index)
-    found = {}
+    benchmark, found = benchmark_of(run.benchmark), {}
     for name, rows in run.calls.groupby(names, sort=False):
         frame = rows.set_index("doc_id")
         pairs = zip(frame.parsed, run.samples.target[frame.index], strict=True)
-        scores = pd.Series([score_of(run.benchmark, *one) for one in pairs], index=frame.index, dtype=float)
+        scores = pd.Series([benchmark.score_of(*one) for one in pairs], index=frame.index, dtype=float)
         is_final = final[frame.index] == name
         found[str(name)] = frame.assign(score=scores.where(~is_final, run.samples.score[frame.index]))
     return found
@@ -169,7 +168,7 @@ def _tokens(calls: Calls, known: Known, counted: set[str]) -> pd.Series:
 
 def agree(benchmark: str, a: pd.Series, b: pd.Series, rules: AgreementRules) -> pd.Series:
     """Return whether two parsed answers agree, for each document."""
-    of, pairs = BENCHMARKS.get(benchmark, GENERIC), zip(a, b, strict=True)
+    of, pairs = benchmark_of(benchmark), zip(a, b, strict=True)
     found = [isinstance(x, str) and isinstance(y, str) and agree_one(of, x, y, rules) for x, y in pairs]
     return pd.Series(found, index=a.index, dtype=bool)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from lmms_eval_mai.frames import number, sample_row
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
-from lmms_eval_mai.reports.scoring import score_of
 
 Line = dict[str, Any]
 CIRCULAR = 1_000_000
@@ -74,8 +73,8 @@ def score_of_line(line: Line) -> float | None:
         if isinstance(value, dict) and isinstance(value.get("score"), int | float) and 0 <= value["score"] <= 1:
             return float(value["score"])  # POPE's own task
     if isinstance(row := line.get("gpt_eval_score"), dict) and "prediction" in row:
-        parsed = BENCHMARKS["mmbench_en_dev"].parse(str(row["prediction"]), row)
-        return score_of("mmbench_en_dev", parsed, str(row["answer"]))
+        mmbench = BENCHMARKS["mmbench_en_dev"]
+        return mmbench.score_of(mmbench.parse(str(row["prediction"]), row), str(row["answer"]))
     if isinstance(row := line.get("mmmu_acc"), dict) and row.get("question_type") == "multiple-choice":
         return float(row["parsed_pred"][0] == row["answer"])
     if isinstance(row, dict):

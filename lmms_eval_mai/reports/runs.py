@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lmms_eval_mai.contract import SIDES, Side
+from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import FULL_RT, MAI, Ask, Method, Stop
 from lmms_eval_mai.reports import metrics, paper_numbers
 from lmms_eval_mai.reports.folders import Run
@@ -19,8 +20,6 @@ from lmms_eval_mai.reports.setups import KINDS, NAMES, Kind, Setup
 
 OF_F1 = "On POPE, the difference and p are those of F1."
 """The note of a table with comparisons of scores."""
-SHARED_IMAGES = ("pope", "chartqa", "infovqa_val", "mmbench_en_dev")
-"""Benchmarks whose documents share images."""
 
 
 def of_run(runs: "Runs", run: Callable[[Row], Run], name: str = "method") -> list[Of[Row]]:
@@ -185,7 +184,7 @@ class Runs:
                 "question. Intervals and p resample whole clusters."
             )
         is_known = any(run.samples.images.notna().all() for run in self.of_benchmark(benchmark))
-        if benchmark in SHARED_IMAGES and not is_known:
+        if benchmark_of(benchmark).shares_images and not is_known:
             return (
                 f"{name}: documents of this benchmark share images, and these runs do not tell which. Intervals and p "
                 "resample single documents, so they are too narrow. Runs of this version have the hashes."

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from lmms_eval_mai.contract import Side
 from lmms_eval_mai.method import methods, prompts
 from lmms_eval_mai.method.agreement import AgreementRules
+from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.files import of_steps
 from lmms_eval_mai.method.methods import FULL_RT, LARGE, MAI, THINKING, VARIANT_OF, Method, prompt_of
 from lmms_eval_mai.method.prompts import Variant
@@ -128,7 +129,7 @@ def setup_of(trace: Mapping[str, Any], variant: Variant | None, two_stage: bool,
     *small, model = (identity(trace.get(side, "")) for side in method.sides)
     if len(method.asks) == 1:
         return Setup(method, model, "", variant, two_stage, _written(options)).with_method(method)
-    if options.get("transfer_answer") == prompts.transfer_answer(benchmark):
+    if options.get("transfer_answer") == prompts.TRANSFER_ANSWER[benchmark_of(benchmark).transfer_prompt]:
         del options["transfer_answer"]
     if (threshold := trace.get("min_confidence")) is not None:
         options["min_confidence"] = float(threshold)

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import FULL_RT, MAI, MAI_CONFIDENCE, METHODS, OWN_THINKING, Method
 from lmms_eval_mai.method.prompts import VARIANTS
-from lmms_eval_mai.reports.paper_numbers import ONE_STAGE
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,6 @@ WITH_THRESHOLD = (MAI_CONFIDENCE, OWN_THINKING)
 
 TABLES = (5, 6, 7, 8, 10, 13, 14, 15)
 """The tables whose runs can be made."""
-PAPER_BENCHMARKS = ("pope", "mmmu_val", "mmbench_en_dev", "chartqa", "infovqa_val", "realworldqa")
 DEFAULT = (5, 6, 7, 8, 10, 15)
 PAPERS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     "qwen": {"qwen3vl-2b-8b": DEFAULT, "qwen3vl-2b-4b": (5, 6, 7, 8), "qwen3vl-4b-8b": (5, 6, 7, 8)},
@@ -50,7 +49,7 @@ def kinds_of(tables: Collection[int], benchmark: str, more: Sequence[Method] = (
 def _needed(number: int, benchmark: str) -> set[Kind]:
     small, large = ALONE["small"], ALONE["large"]
     full_rt, mai = Kind(FULL_RT, "s"), Kind(MAI, "s")
-    thought = "r" if benchmark in ONE_STAGE else "r_s2"
+    thought = "r" if benchmark_of(benchmark).one_stage else "r_s2"
     if number == 8:
         return {full_rt, Kind(small, "r"), Kind(large, "s"), Kind(large, thought)}
     if number == 10:
@@ -68,5 +67,5 @@ def _prompts(number: int, benchmark: str) -> tuple[str, ...]:
     if (number, benchmark) == (7, "pope"):
         return ()
     if number in (7, 14):
-        return ("s", "e", "r") if benchmark in ONE_STAGE else ("s", "e_s2", "r_s2")
+        return ("s", "e", "r") if benchmark_of(benchmark).one_stage else ("s", "e_s2", "r_s2")
     return ("s", "e", "r")

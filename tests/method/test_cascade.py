@@ -15,6 +15,7 @@ from lmms_eval_mai.contract import Call, Image, Prompt, Sampling, Side
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
 from lmms_eval_mai.method import prompts
+from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.calls import CallEvent
 from lmms_eval_mai.method.files import of_steps
 from lmms_eval_mai.method.methods import LARGE, METHODS, Method
@@ -149,7 +150,7 @@ def test_answers_lead_to_an_exit_by_these_calls_with_the_papers_prompts(row: str
             "think": prompts.instruction("R", "word"),
             "explain": prompts.instruction("E", "word"),
             "stage2": prompts.stage2(of, "word"),
-            "transfer": prompts.transfer("pope", of, "word"),
+            "transfer": prompts.transfer("previous_thinking", of, "word"),
         }[call.key.prompt]
         sent = [request for request in scripts[call.key.side == "large"].prompts if request.key == call.key]
         assert len(sent) == 1 and "".join(map(str, sent[0].messages[-1].content[1:])).endswith(ending)
@@ -183,7 +184,7 @@ def test_a_benchmark_may_have_a_threshold_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("choice", [None, "cut", "keep"])
-@pytest.mark.parametrize("name", sorted(prompts.TRANSFER_TEMPLATE))
+@pytest.mark.parametrize("name", sorted(BENCHMARKS))
 @pytest.mark.parametrize("mode", ["mai", "full_rt"])
 def test_the_small_models_answer_is_transferred_in_prompt_1_and_cut_in_prompt_2_unless_the_user_chooses(
     mode: str, name: str, choice: str | None
@@ -194,7 +195,7 @@ def test_the_small_models_answer_is_transferred_in_prompt_1_and_cut_in_prompt_2_
     trace, _, large = run_method(mode, one, answers, large_answers, transfer_answer=choice)
     kept = choice == "keep" or (choice is None and name in ("pope", "chartqa"))
     transferred = answers["think"] if kept else "A [[?]] fan."
-    assert large.prompt_of("transfer").endswith(prompts.transfer(name, transferred, one.kind))
+    assert large.prompt_of("transfer").endswith(prompts.transfer(one.benchmark.transfer_prompt, transferred, one.kind))
     assert next(call.text for call in trace.calls if call.key.prompt == "think") == answers["think"]
 
 
@@ -222,7 +223,7 @@ def test_another_lmms_eval_task_has_its_own_prompt_for_short_answers_and_the_pap
     question = "Is there a dog in the image?\n"
     assert small.prompt_of("task") == large.prompt_of("task") == question + OWN_INSTRUCTION
     assert small.prompt_of("think") == question + prompts.instruction("R", "word")
-    assert large.prompt_of("transfer") == question + prompts.transfer("any", "It has a tail.", "word")
+    assert large.prompt_of("transfer") == question + prompts.transfer("reference", "It has a tail.", "word")
 
 
 def test_all_calls_share_image_and_question_as_prefix_and_only_short_answers_ask_for_log_probabilities() -> None:
@@ -303,7 +304,7 @@ def test_thinking_that_overflows_the_context_is_truncated_or_refused() -> None:
     trace, sent = asyncio.run(run_it(log_prompts=True))
     assert trace.exit == "transfer" and [call.dropped_tokens for call in trace.calls] == [0, 0, 0, 200]
     assert "".join(trace.prompts[3][0]["content"][1:]) == sent.prompt_of("transfer")  # the prompt that was answered
-    assert sent.prompt_of("transfer").endswith(prompts.transfer("pope", " So the answer is no.", "word"))
+    assert sent.prompt_of("transfer").endswith(prompts.transfer("previous_thinking", " So the answer is no.", "word"))
     with pytest.raises(PromptTooLong):
         asyncio.run(run_it(on_overflow="error"))
 

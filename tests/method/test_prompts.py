@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from lmms_eval_mai.method import prompts
-from lmms_eval_mai.method.prompts import REASON_TRANSFER, STAGE2, TRANSFER_TEMPLATE, Kind
+from lmms_eval_mai.method.benchmarks import benchmark_of
+from lmms_eval_mai.method.prompts import REASON_TRANSFER, STAGE2, Kind, TransferPrompt
 
 PREVIOUS = "According to previous thinking: "
 REFERENCE = "The following is a reference answer from a smaller model"
@@ -37,23 +38,20 @@ def test_the_reason_transfer_prompts_equal_those_of_appendix_c() -> None:
 
 
 def test_each_benchmark_has_its_transfer_prompt_of_the_paper_and_other_tasks_have_prompt_2() -> None:
-    assert set(TRANSFER_TEMPLATE) == SIX | {"shapes"}  # shapes is our own
-    for benchmark, kind in product([*SIX, "any"], KINDS):
+    for benchmark, kind in product([*SIX, "shapes", "any"], KINDS):
         opening = PREVIOUS if benchmark in PREVIOUS_THINKING else REFERENCE
-        assert prompts.transfer(benchmark, "T", kind).startswith(opening)
-    for benchmark in PREVIOUS_THINKING:
-        assert prompts.transfer(benchmark, "T", "word") == prompts.stage2("T", "word")
+        assert prompts.transfer(benchmark_of(benchmark).transfer_prompt, "T", kind).startswith(opening)
+    assert prompts.transfer("previous_thinking", "T", "word") == prompts.stage2("T", "word")
 
 
 AWKWARD = "First {stage1_response},\n\nthen {0} and {{}}: \\frac{1}{2} [[B]]\t "
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("benchmark", ["pope", "infovqa_val"])
-def test_the_transfer_prompt_contains_the_thinking_unchanged(benchmark: str, kind: Kind) -> None:
-    name = "previous_thinking" if benchmark in PREVIOUS_THINKING else "reference"
+@pytest.mark.parametrize("name", REASON_TRANSFER)
+def test_the_transfer_prompt_contains_the_thinking_unchanged(name: TransferPrompt, kind: Kind) -> None:
     before, after = REASON_TRANSFER[name][kind].split("{stage1_response}")
-    assert prompts.transfer(benchmark, AWKWARD, kind) == before + AWKWARD + after
+    assert prompts.transfer(name, AWKWARD, kind) == before + AWKWARD + after
 
 
 SOURCE = Path(prompts.__file__).read_text(encoding="utf-8")

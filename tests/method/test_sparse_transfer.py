@@ -51,9 +51,9 @@ def test_large_model_scores_the_thinking_in_the_transfer_prompt_and_gets_only_th
     trace, _, large = run_method(name)
     assert path(trace)[-3:] == ["small think", "large score", "large transfer"]
     thinking = THINKING.removesuffix(" [[Yes]]")
-    assert large.prompt_of("score").endswith(prompts.transfer("pope", thinking, "word"))
+    assert large.prompt_of("score").endswith(prompts.transfer("previous_thinking", thinking, "word"))
     assert request_of(large, "score") == AttentionRequest(LAYER, thinking)
-    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", KEPT, "word"))
+    assert large.prompt_of("transfer").endswith(prompts.transfer("previous_thinking", KEPT, "word"))
     assert trace.exit == "transfer" and trace.answer.key.prompt == "transfer"
 
 
@@ -61,7 +61,7 @@ def test_small_models_own_attention_selects_the_tokens_without_an_additional_cal
     trace, small, large = run_method("mai", source="small")
     assert path(trace) == ["small simple", "large simple", "small think", "large transfer"]
     assert request_of(small, "think") == AttentionRequest(LAYER, None)
-    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", KEPT, "word"))
+    assert large.prompt_of("transfer").endswith(prompts.transfer("previous_thinking", KEPT, "word"))
     requests = [prompt.attention for prompt in small.prompts + large.prompts if prompt.key.prompt != "think"]
     assert requests == [None] * 3
 
@@ -100,7 +100,7 @@ def test_trace_has_the_selection_and_no_weights(source: str) -> None:
 def test_empty_thinking_is_transferred_without_scoring(source: str) -> None:
     trace, _, large = run_method("full_rt", thinking="", source=source)
     assert (path(trace), trace.selection) == (["small think", "large transfer"], None)
-    assert large.prompt_of("transfer").endswith(prompts.transfer("pope", "", "word"))
+    assert large.prompt_of("transfer").endswith(prompts.transfer("previous_thinking", "", "word"))
 
 
 def test_thinking_of_stage_1_is_scored_in_a_two_stage_task_and_a_sample_whose_answers_agree_is_not_scored() -> None:
@@ -116,7 +116,7 @@ def test_thinking_that_is_also_a_part_of_the_prompt_is_a_content_part_of_its_own
     trace, _, large = run_method("full_rt", thinking=thinking, one=sample("mmmu_val", doc=MMMU_OPEN))
     (score,) = [prompt for prompt in large.prompts if prompt.key.prompt == "score"]
     assert score.messages[-1].content[-2] == thinking
-    assert large.prompt_of("score").endswith(prompts.transfer("mmmu_val", thinking, "word"))
+    assert large.prompt_of("score").endswith(prompts.transfer("reference", thinking, "word"))
     assert trace.selection is not None and trace.selection.text == thinking
 
 

@@ -10,12 +10,11 @@ import pytest
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.methods import FULL_RT, MAI, MAI_CONFIDENCE, OWN_THINKING, Method
 from lmms_eval_mai.reports import paper_numbers
 from lmms_eval_mai.reproduce.estimate import calls, estimate
 from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
-from lmms_eval_mai.reproduce.methods import ALONE, DEFAULT, PAPER_BENCHMARKS, PAPERS, Kind, kinds_of
+from lmms_eval_mai.reproduce.methods import ALONE, DEFAULT, PAPERS, Kind, kinds_of
 from lmms_eval_mai.reproduce.plan import Options, Run, Subject, read_models, runs
 from lmms_eval_mai.reproduce.tasks import published
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
@@ -75,8 +74,8 @@ def test_tables_need_single_models_with_the_prompts_of_the_paper(
 
 
 def test_the_paper_has_all_models_benchmarks_and_documents_of_its_tables() -> None:
-    assert list(PAPER_BENCHMARKS) == [name for name in BENCHMARKS if paper_numbers.documents(name)]
-    subjects = published(PAPER_BENCHMARKS, None)
+    benchmarks = [*paper_numbers.load()["benchmarks"]]
+    subjects = published(benchmarks, None)
     assert sum(subject.documents for subject in subjects) == 20_295  # Table 10
     models = {}
     for paper, pairs in PAPERS.items():
@@ -88,7 +87,7 @@ def test_the_paper_has_all_models_benchmarks_and_documents_of_its_tables() -> No
         ]
         assert len(set(alone)) == len(alone)  # no model runs alone twice
         models[paper] = {name for model, _ in alone if (name := paper_numbers.family(model)) is not None}
-        assert {run.subject.name for run in found} == set(PAPER_BENCHMARKS)
+        assert {run.subject.name for run in found} == set(benchmarks)
         assert "of decoding" in estimate(found)
     assert models["qwen"] == {("Qwen3-VL", size) for size in ("2B", "4B", "8B")}
     assert models["internvl"] == {("InternVL3.5", size) for size in ("1B", "2B", "4B", "8B", "14B")}

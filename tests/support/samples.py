@@ -8,7 +8,7 @@ from PIL import Image as PilImage
 from lmms_eval_mai.contract import CALL_PROMPTS, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import MissingAnswer
-from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
+from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.calls import Pair
 from lmms_eval_mai.method.trace import Sample, Trace
 
@@ -26,7 +26,7 @@ def sample(
     task: str | None = None,
 ) -> Sample:
     """Return a sample with a real image, as `open_sample` builds it."""
-    rules = BENCHMARKS.get(benchmark, GENERIC)
+    rules = benchmark_of(benchmark)
     doc = doc or {"question": "Is there a dog in the image?"}
     image = Image(PilImage.new("RGB", (64, 48), "red"), f"image-{doc_id}")
     question = "Is there a dog in the image?\n"

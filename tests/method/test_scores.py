@@ -9,8 +9,7 @@ from support.documents import DOCS
 from support.scores import lmms_evals_score, scored_doc
 
 from lmms_eval_mai.method.agreement import extract_answer, read_answer
-from lmms_eval_mai.method.benchmarks import BENCHMARKS
-from lmms_eval_mai.reports.scoring import golds_of, score_of
+from lmms_eval_mai.method.benchmarks import BENCHMARKS, golds_of
 
 Doc = dict[str, Any]
 
@@ -40,7 +39,7 @@ def test_score_of_a_parsed_answer_is_that_of_lmms_evals_scorer(name: str, task_m
     for doc, text in itertools.product(DOCS[name], [*ATOMS, "1000", "100", "5.2%", "nort", "north.", "24/7 all day"]):
         parsed = read_answer(BENCHMARKS[name], doc, text)
         if parsed is None:
-            assert score_of(name, parsed, "A") == 0
+            assert BENCHMARKS[name].score_of(parsed, "A") == 0
             continue
         if name == "infovqa_val" and " ".join(text.split()) != text:
             continue  # lmms-eval's ANLS of the raw text is higher, because it divides by the length with all spaces
@@ -48,13 +47,14 @@ def test_score_of_a_parsed_answer_is_that_of_lmms_evals_scorer(name: str, task_m
             if name == "realworldqa" and BENCHMARKS[name].kind(doc) == "word" and gold.upper() in [*"ABCD"]:
                 continue  # the gold of an open question is not a letter
             target = str([gold, "another answer"]) if name == "infovqa_val" else gold
-            assert score_of(name, parsed, target) == pytest.approx(scored(name, doc, text, gold)), (doc, text, gold)
+            score = BENCHMARKS[name].score_of(parsed, target)
+            assert score == pytest.approx(scored(name, doc, text, gold)), (doc, text, gold)
             compared += 1
     assert compared > 5
 
 
 def test_long_answers_to_infovqa_are_wrong_without_a_comparison_of_every_character() -> None:
-    assert score_of("infovqa_val", "word " * 100_000, "['north', 'the north']") == 0
+    assert BENCHMARKS["infovqa_val"].score_of("word " * 100_000, "['north', 'the north']") == 0
 
 
 def test_a_logged_list_of_golds_is_read_as_a_list() -> None:
