@@ -102,7 +102,7 @@ def tiny_internvl(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def loop() -> Iterator[Any]:
     """An event loop in a thread of its own, for the engines of the session."""
-    from lmms_eval_mai.run.loop import LoopThread
+    from support.loop import LoopThread
 
     thread = LoopThread()
     yield thread

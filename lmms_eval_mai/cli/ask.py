@@ -81,10 +81,11 @@ def _answer(config: Config, sample: Sample, decoding: Mapping[str, Any]) -> Trac
     from lmms_eval_mai.run.engines import Engines
     from lmms_eval_mai.run.evaluation import Evaluation
 
-    evaluation = Evaluation(Engines(config), config)
+    engines = Engines(config)
+    evaluation = Evaluation(engines, config)
     try:
-        evaluation.begin(decoding)
-        return evaluation.submit(lambda: sample).result()
+        engines.run(evaluation.begin(decoding))
+        return engines.run(evaluation.run_one(lambda: sample))
     finally:
         evaluation.stop()
 

@@ -45,7 +45,7 @@ def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: Outpu
     engines = Engines(models.config)
     try:
         used = {side for run in runs for side in run.kind.method.sides}
-        engines.start([side for side in SIDES if side in used])
+        engines.run(engines.start([side for side in SIDES if side in used]))
         gc.freeze()  # lmms-eval collects garbage twice after each run, in 0.9 s with all objects of vLLM
         for number, run in enumerate(runs, start=1):
             logger.info(f"Run {number} of {len(runs)} of {models.name}: {run.name}.")

@@ -26,9 +26,8 @@ from lmms_eval_mai.method.benchmarks import GENERIC
 from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import check_conflict, sampling, unusual
-from lmms_eval_mai.run.engines import Engines
+from lmms_eval_mai.run.engines import Engines, result_of
 from lmms_eval_mai.run.evaluation import Evaluation
-from lmms_eval_mai.run.loop import result_of
 
 TASK = "ask"
 """Name of the task in messages, traces and stores."""
@@ -86,7 +85,7 @@ class Cascade:
                 self._evaluation = Evaluation(self._engines, self.config)
             evaluation = self._evaluation
         try:
-            evaluation.begin({TASK: self._decoding})
+            self._engines.run(evaluation.begin({TASK: self._decoding}))
         except BaseException:
             if evaluation is self._evaluation:  # else it was closed, and another thread has started the engines again
                 self.close()
@@ -110,7 +109,7 @@ class Cascade:
         # A store finds the answer to the same question again, so its number must not depend on the order.
         number = next(self._numbers) if self.config.store == "off" else None
         open_sample = checked_question(image, question, options, self._sampling, number, self._decoding)
-        return self._evaluation.submit(open_sample)
+        return self._engines.submit(self._evaluation.run_one(open_sample))
 
     async def ask(self, image: Images, question: str, options: Sequence[str] | None = None) -> Trace:
         """Ask a question and return its trace. `trace.text` is the answer. The arguments and the errors are those of

@@ -1,10 +1,12 @@
 """The engines of a process: built, started, called and stopped on one event loop, which has a thread of its own.
 
+vLLM's engines must be called on one and the same loop. lmms-eval calls a model several times and synchronously; in a
+notebook, its thread already runs another loop.
+
 `Engines` knows no evaluation: engines that stay up serve one evaluation after the other (`evaluation.py`).
 """
 
 import asyncio
-import contextlib
 import os
 import threading
 import time
@@ -20,13 +22,15 @@ from lmms_eval_mai.engines.restart import RestartedEngine
 from lmms_eval_mai.errors import EngineNotRunning, EngineStartError
 from lmms_eval_mai.method.calls import gather_or_cancel
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.loop import LoopThread, cancel_others, result_of
 
 R = TypeVar("R")
 
+CANCEL_LIMIT_S = 10.0
+"""Seconds that cancelled work may take to end. Then nobody waits for it any longer."""
+
 
 class Engines:
-    """The engines of one configuration. Every method may be called in any thread."""
+    """The engines of one configuration. Every method may be called in any thread; `run` runs `start`."""
 
     def __init__(self, config: Config) -> None:
         """Build the engines and check that they can run. Raises `ArgumentError`, `EngineUnavailable` or
@@ -39,23 +43,18 @@ class Engines:
             built = build(engine, config.other(engine))
             self.models[engine.side] = RestartedEngine(engine.side, built, restarts, config.call_timeout)
         self._up: set[Side] = set()
-        self._loop: LoopThread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         """None: the engines are not running."""
+        self._thread = threading.Thread()
+        """Runs the loop to the end of `stop`. The thread of the next loop waits for its end."""
         self._starting = asyncio.Lock()
         self._stops_at_exit = False
-        self._stopping = threading.Lock()
-        """Held while the engines stop, so that a start waits for the end of a stop."""
         self._lock = threading.Lock()
         """Held while work is given to the loop, and while the loop is replaced: `stop` cancels all work on it."""
 
-    def start(self, sides: Collection[Side] = SIDES) -> None:
-        """Start those of these engines that do not run yet, and wait until they are ready. Raises `EngineStartError`;
-        the caller must then call `stop`."""
-        self.run(self.start_on_loop(sides))
-
-    async def start_on_loop(self, sides: Collection[Side]) -> None:
-        """Do the work of `start`, for coroutines that `run` runs. If one engine fails, the other starts are
-        cancelled."""
+    async def start(self, sides: Collection[Side] = SIDES) -> None:
+        """Start those of these engines that do not run yet, and wait until they are ready. If one engine fails, the
+        other starts are cancelled. Raises `EngineStartError`; the caller must then call `stop`."""
         async with self._starting:
             new = [side for side in self.models if side in sides and side not in self._up]
             if all(getattr(self.models[side].engine, "starts_alone", False) for side in new):  # they share a GPU
@@ -77,11 +76,8 @@ class Engines:
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine to its end on the event loop, which is started if it does not run. Raises
         `EngineStartError` if `stop` has cancelled it."""
-        with self._stopping, self._lock:
-            if self._loop is None:
-                self._loop, self._starting = LoopThread(), asyncio.Lock()
-                self._stop_at_exit()
-            future = self._loop.submit(work)
+        with self._lock:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop or self._started_loop())
         try:
             return result_of(future)
         except CancelledError:
@@ -97,7 +93,7 @@ class Engines:
                     "The engines are not running: ask inside `async with Cascade(...)` or `with Cascade(...)`, or call "
                     "start() first."
                 )
-            return self._loop.submit(work)
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def clear_caches(self) -> None:
         """Clear the caches of the engines that run, so that the next evaluation is timed like a first one."""
@@ -111,29 +107,70 @@ class Engines:
     def stop(self, then: Callable[[], object] = lambda: None) -> None:
         """Cancel what runs, a start too, and stop the engines. They can be started again. `then`: called at the end,
         before another start or stop."""
-        with self._stopping, contextlib.ExitStack() as after:
-            after.callback(then)
-            with self._lock:
-                loop, self._loop = self._loop, None
+        with self._lock:
+            loop, thread, self._loop = self._loop, self._thread, None
             if loop is not None:
-                after.callback(self._up.clear)
-                after.callback(loop.close)
-                loop.run(self._close_all())
+                closing = asyncio.run_coroutine_threadsafe(self._close_all(then), loop)
+                closing.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+            elif not thread.is_alive():
+                then()
+                return
+        thread.join()
+        if loop is None:  # another stop has ended
+            self.stop(then)
+        else:
+            closing.result()
 
-    def _stop_at_exit(self) -> None:
-        """Let the end of this process stop the engines. They need threads to stop, and in functions of `atexit` Python
-        starts no more threads. A child that this process forks must not stop them."""
+    def _started_loop(self) -> asyncio.AbstractEventLoop:
+        """Start a loop in a thread of its own, and let the end of this process stop the engines. They need threads to
+        stop, and in functions of `atexit` Python starts no more threads. A child that this process forks must not stop
+        them."""
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=_run_loop, args=(loop, self._thread), name="mai-loop", daemon=True)
+        thread.start()
+        self._loop, self._thread, self._starting = loop, thread, asyncio.Lock()
         if not self._stops_at_exit:
             self._stops_at_exit, process = True, os.getpid()
             # A private function, which concurrent.futures uses for the same purpose since Python 3.9.
             threading._register_atexit(lambda: self.stop() if os.getpid() == process else None)  # type: ignore[attr-defined]
+        return loop
 
-    async def _close_all(self) -> None:
-        await cancel_others()  # an engine that is closed during a call would be restarted
+    async def _close_all(self, then: Callable[[], object]) -> None:
+        await _cancel_others()  # an engine that is closed during a call would be restarted
         closing = (model.close() for model in self.models.values())
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, Exception):
                 logger.warning(f"mai_cascade: an engine did not stop cleanly: {outcome}")
+        await _cancel_others()
+        self._up.clear()
+        then()
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop, previous: threading.Thread) -> None:
+    """Run a loop until it is stopped, after the end of the previous thread."""
+    if previous.is_alive():
+        previous.join()
+    loop.run_forever()
+    loop.close()
+
+
+def result_of(future: "Future[R]") -> R:
+    """Wait for a future and return its result. On Ctrl-C it is cancelled."""
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()  # has no effect if the future itself raised
+        raise
+
+
+async def _cancel_others() -> None:
+    """Cancel all other tasks of this event loop and wait up to 10 s for their end."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        ended, _ = await asyncio.wait(others, timeout=CANCEL_LIMIT_S)
+        await asyncio.gather(*ended, return_exceptions=True)  # or asyncio would report their errors as not retrieved
 
 
 async def clear_caches(engine: Engine) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import importlib.metadata
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 from loguru import logger
@@ -56,7 +55,7 @@ class Evaluation:
         self._has_probability = False
         """Whether the large engine has reported a probability, which a first check by confidence needs."""
         self._slots = asyncio.Semaphore(config.max_open_samples)
-        """Limits the open samples of `submit`."""
+        """Limits the open samples of `run_one`."""
         self._keys: set[SampleKey] = set()
         self._ranks = 1
 
@@ -77,7 +76,7 @@ class Evaluation:
         """
         if not keys:
             return []
-        self.begin(decoding, rank, world_size)
+        self._engines.run(self.begin(decoding, rank, world_size))
         self._keys.update(keys)
         done = self._resume(keys, rank)
         with gc_frozen(), progress_bar(len(keys), shown=rank == 0, done=len(done)) as bar:
@@ -99,19 +98,37 @@ class Evaluation:
         self.traces += (outcome for outcome in outcomes if isinstance(outcome, Trace))
         return outcomes
 
-    def begin(self, decoding: Mapping[str, Any], rank: int = 0, world_size: int = 1) -> None:
-        """Start the engines and open the store, if they are not started and open. The arguments are those of `answer`.
-        Raises `EngineStartError` or `StoreError`; the caller must then call `stop`."""
+    async def begin(self, decoding: Mapping[str, Any], rank: int = 0, world_size: int = 1) -> None:
+        """Start the engines and open the store, if they are not started and open. `Engines.run` runs this. The
+        arguments are those of `answer`. Raises `EngineStartError` or `StoreError`; the caller must then call `stop`."""
+        if self.closed:
+            raise EngineStartError("The evaluation was closed before it began.")
         self._ranks = world_size
-        self._engines.run(self._begin(decoding, rank, world_size))
+        # The model that an endpoint serves is part of its identity, and only the running endpoint knows it.
+        endpoints = [engine.side for engine in self.config.engines() if engine.engine == "openai"]
+        await self._engines.start(endpoints)
+        models = {side: digest_of(self._engines.models[side].engine.identity()) for side in self._called}
+        if self._store is None and self._folder is not None:
+            small, large = (models.get(side, "")[:12] for side in SIDES)
+            others = [*self._folder.glob(f"{small}_*.jsonl"), *self._folder.glob(f"*_{large}-*.jsonl")]
+            name = f"{small}_{large}-{self._name(decoding)}"
+            self._store = Store(self._folder / name, rank, world_size, others)
+        if self._store is not None and self.pair.store is None:
+            self._store.models = models
+            self.pair = dataclasses.replace(self.pair, store=self._store)
+        await self._engines.start(self._called)
+        engines = {side: self._engines.models[side].engine.version() for side in self._called}
+        self.pair = dataclasses.replace(self.pair, settings=dataclasses.replace(self.pair.settings, engines=engines))
+        self._warn_if_uncalibrated(engines)
 
-    def submit(self, open_sample: Callable[[], Sample], run: Run = run) -> "Future[Trace]":
-        """Run one more sample, beside all others. `max_open_samples` limits how many are open; the others wait.
+    async def run_one(self, open_sample: Callable[[], Sample], run: Run = run) -> Trace:
+        """Run one more sample, beside all others. `Engines.submit` or `Engines.run` runs this.
 
-        `open_sample` is called in a thread. `run`: runs this sample. The future raises their errors and those of the
-        engines. It may be cancelled. Raises `EngineNotRunning` before `begin`.
+        `max_open_samples` limits how many samples are open; the others wait. `open_sample` is called in a thread.
+        `run`: runs this sample. Raises their errors and those of the engines.
         """
-        return self._engines.submit(self._open_and_run(open_sample, run))
+        async with self._slots:
+            return await self._run_one(await asyncio.to_thread(open_sample), run)
 
     def resume_hint(self) -> str:
         """Return how to resume a run that stopped, or an empty text if there is nothing to resume."""
@@ -141,27 +158,6 @@ class Evaluation:
             self._store.remove(self._keys, all_ranks=self._ranks > 1)
         self._store = None
 
-    async def _begin(self, decoding: Mapping[str, Any], rank: int, world_size: int) -> None:
-        """Do the work of `begin` on the event loop, where `Engines.stop` can cancel it."""
-        if self.closed:
-            raise EngineStartError("The evaluation was closed before it began.")
-        # The model that an endpoint serves is part of its identity, and only the running endpoint knows it.
-        endpoints = [engine.side for engine in self.config.engines() if engine.engine == "openai"]
-        await self._engines.start_on_loop(endpoints)
-        models = {side: digest_of(self._engines.models[side].engine.identity()) for side in self._called}
-        if self._store is None and self._folder is not None:
-            small, large = (models.get(side, "")[:12] for side in SIDES)
-            others = [*self._folder.glob(f"{small}_*.jsonl"), *self._folder.glob(f"*_{large}-*.jsonl")]
-            name = f"{small}_{large}-{self._name(decoding)}"
-            self._store = Store(self._folder / name, rank, world_size, others)
-        if self._store is not None and self.pair.store is None:
-            self._store.models = models
-            self.pair = dataclasses.replace(self.pair, store=self._store)
-        await self._engines.start_on_loop(self._called)
-        engines = {side: self._engines.models[side].engine.version() for side in self._called}
-        self.pair = dataclasses.replace(self.pair, settings=dataclasses.replace(self.pair.settings, engines=engines))
-        self._warn_if_uncalibrated(engines)
-
     def _name(self, decoding: Mapping[str, Any]) -> str:
         """Return a name for the run that the same command has again: a digest of all that can change an answer or the
         calls that are made, besides the models."""
@@ -179,10 +175,6 @@ class Evaluation:
         progress = f"{len(done):,} of {len(keys):,} done" + (f" on rank {rank}" if self._ranks > 1 else "")
         logger.info(f"mai_cascade: resuming: {progress} ({self._store.calls:,} calls in {self._store.path}).")
         return done
-
-    async def _open_and_run(self, open_sample: Callable[[], Sample], run: Run) -> Trace:
-        async with self._slots:
-            return await self._run_one(await asyncio.to_thread(open_sample), run)
 
     async def _run_one(self, sample: Sample, run: Run = run) -> Trace:
         """Run a sample. An unexpected error, for example of a parser, fails this sample and not the run."""

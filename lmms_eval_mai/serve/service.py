@@ -90,7 +90,7 @@ class Service:
 
     def start(self) -> None:
         """Start the engines and wait until they are ready. Raises `EngineStartError`. Call `stop` in any case."""
-        self._evaluation.begin({"chat": self.gen_kwargs})
+        self._engines.run(self._evaluation.begin({"chat": self.gen_kwargs}))
         GENERIC.parse("A", {"options": ["red", "blue"]})  # imports lmms-eval's parser before the first request
         self.is_ready = True
 
@@ -120,7 +120,8 @@ class Service:
             pair = dataclasses.replace(pair, method=method, thresholds=thresholds, settings=settings, on_call=on_call)
             return await self._ask(sample, pair)
 
-        answered = asyncio.wrap_future(self._evaluation.submit(lambda: question.opened(number), ask))
+        work = self._evaluation.run_one(lambda: question.opened(number), ask)
+        answered = asyncio.wrap_future(self._engines.submit(work))
         answered.add_done_callback(lambda _: events.put_nowait(None))
         began, limit = loop.time(), self.settings.request_timeout
         try:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from PIL import Image as PilImage
 from support.engines import GREEDY, Running, answer, engine_of, make_image, prompt, question, started
+from support.loop import LoopThread
 from support.servers import Server
 
 from lmms_eval_mai.contract import Call, Image, Sampling
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 from lmms_eval_mai.engines.scripted.engine import ScriptedEngine
 from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, PromptTooLong, SampleError
-from lmms_eval_mai.run.loop import LoopThread
 
 REAL = ("vllm", "openai", "transformers")
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from support.engines import engine_of, make_image, processor_inputs, prompt, started
+from support.loop import LoopThread
 
 from lmms_eval_mai.contract import Call
-from lmms_eval_mai.run.loop import LoopThread
 
 pytestmark = pytest.mark.long
 

@@ -12,6 +12,7 @@ import datasets
 import pytest
 import torch
 from support.engines import make_image, prompt, started
+from support.loop import LoopThread
 
 from lmms_eval_mai.contract import Call, EngineConfig, Image, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
@@ -19,7 +20,6 @@ from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, EngineStartErr
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
-from lmms_eval_mai.run.loop import LoopThread
 
 pytestmark = pytest.mark.slow
 

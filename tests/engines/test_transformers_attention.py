@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engines import Running, make_image, processor_inputs, prompt, started
+from support.loop import LoopThread
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Prompt, Sampling
@@ -22,7 +23,6 @@ from lmms_eval_mai.engines.transformers.inputs import build_inputs, shown_text
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
 from lmms_eval_mai.engines.transformers.token_texts import find_in_output, find_in_prompt
 from lmms_eval_mai.errors import SampleError
-from lmms_eval_mai.run.loop import LoopThread
 
 DEMO = Path(__file__).parents[2] / "lmms_eval_mai/pairs/demo/small"
 pytestmark = pytest.mark.slow

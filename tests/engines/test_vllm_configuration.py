@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.engines import engine_of, prompt, started
+from support.loop import LoopThread
 
 from lmms_eval_mai.contract import SIDES, EngineConfig
 from lmms_eval_mai.engines.build import build
@@ -20,7 +21,6 @@ from lmms_eval_mai.engines.vllm.configuration import ONE_PROCESS, configure
 from lmms_eval_mai.engines.vllm.environment import engine_environment
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, EngineUnavailable, PromptTooLong
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.loop import LoopThread
 
 
 @pytest.mark.parametrize(

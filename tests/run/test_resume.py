@@ -146,7 +146,7 @@ def test_one_rank_resumes_the_work_of_two_and_two_that_of_one(world: World) -> N
 
 def test_two_runs_never_write_the_same_file_also_in_one_process(world: World) -> None:
     first = world.evaluation()
-    first.begin({"pope_s": {}})
+    first._engines.run(first.begin({"pope_s": {}}))
     with pytest.raises(StoreError, match="Another run with the same arguments is writing"):
         world.run()
     world.answer(first)
@@ -158,7 +158,7 @@ def test_a_completed_run_does_not_remove_its_file_under_a_second_run_of_the_same
     first, second = world.evaluation(), world.evaluation()
     world.answer(first)
     first.stop()
-    second.begin({"pope_s": {}})
+    second._engines.run(second.begin({"pope_s": {}}))
     first.complete()
     assert world.file.exists()
     world.answer(second)

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def test_engines_start_at_the_same_time_unless_each_starts_alone_also_after_a_st
         may_start = asyncio.Event()
         for engine in slow:
             engine.may_start, engine.starts_alone = may_start, alone
-        task = asyncio.ensure_future(engines.start_on_loop(SIDES))
+        task = asyncio.ensure_future(engines.start())
         for _ in range(10):  # enough turns of the loop for each start that may begin
             await asyncio.sleep(0)
         may_start.set()
@@ -94,19 +94,19 @@ def test_engines_start_at_the_same_time_unless_each_starts_alone_also_after_a_st
     for _ in range(2):
         steps.clear()
         engines.run(start())
-        engines.start()
+        engines.run(engines.start())
         assert steps == expected
         engines.stop()
 
 
 @pytest.mark.parametrize("begin", [Engines.start, lambda engines: Evaluation(engines, engines.config).begin({})])
 def test_stop_during_a_start_cancels_it_and_leaves_no_engine_running(
-    engines: Engines, steps: list[str], begin: Callable[[Engines], None]
+    engines: Engines, steps: list[str], begin: Callable[[Engines], Coroutine[Any, Any, None]]
 ) -> None:
     slow = {side: SlowEngine(side, steps) for side in SIDES}
     use(engines, *slow.values())
     with ThreadPoolExecutor(1) as threads:
-        starting = threads.submit(begin, engines)
+        starting = threads.submit(engines.run, begin(engines))
         assert slow["large"].begun.wait(10)
         engines.stop()
         expected = [f"{side} {step}" for side in slow for step in ("begins", "is cancelled", "is closed")]
@@ -146,7 +146,7 @@ def test_a_failed_start_cancels_the_start_of_the_other_engine(engines: Engines, 
 
     use(engines, SlowEngine("small", steps), Broken("large", steps))
     with pytest.raises(EngineStartError, match="large does not start"):
-        engines.start()
+        engines.run(engines.start())
     assert steps == ["small begins", "small is cancelled"]
     engines.stop()
 
@@ -159,7 +159,7 @@ def test_an_engine_that_fails_to_close_does_not_keep_the_others_running(
             raise RuntimeError("no more threads")
 
     use(engines, FailsToClose("small", [], waits=False), SlowEngine("large", steps, waits=False))
-    engines.start()
+    engines.run(engines.start())
     engines.stop()
     assert steps[-1] == "large is closed" and len(warnings) == 1 and "no more threads" in warnings[0]
 
@@ -168,10 +168,11 @@ def test_an_unexpected_error_fails_its_sample_and_says_how_to_report_it(world: W
     async def divide(sample: Any, pair: Any) -> Any:
         raise ZeroDivisionError("by 0")
 
-    evaluation = world.evaluation()
-    evaluation.begin({})
+    engines = world.engines()
+    evaluation = Evaluation(engines, world.config)
+    engines.run(evaluation.begin({}))
     with pytest.raises(SampleError, match=r"pope_x document 0: ZeroDivisionError: by 0\. .* --verbosity DEBUG"):
-        evaluation.submit(sample, divide).result()
+        engines.run(evaluation.run_one(sample, divide))
     evaluation.stop()
 
 

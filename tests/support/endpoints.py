@@ -7,11 +7,11 @@ from typing import Any
 
 import PIL.Image
 from aiohttp import web
+from support.loop import LoopThread
 from support.scripted_server import ScriptedServer
 
 from lmms_eval_mai.contract import CallKey, EngineConfig, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
-from lmms_eval_mai.run.loop import LoopThread
 
 SAMPLING = Sampling(max_tokens=16)
 

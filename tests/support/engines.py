@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 from PIL import Image as PilImage
+from support.loop import LoopThread
 
 from lmms_eval_mai.contract import CallKey, Engine, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.scripted.engine import Answer
 from lmms_eval_mai.errors import MissingAnswer
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.loop import LoopThread
 
 GREEDY = Sampling(max_tokens=12, ignore_eos=True)
 
