@@ -107,7 +107,7 @@ def _step(given: Any, asked: Sequence[Ask]) -> Step:
     return asks[0] if len(asks) == 1 else asks
 
 
-def _ask(name: Any, of: Any, thinking: Collection[str]) -> Ask:
+def _ask(name: Any, of: Any, thinking: Sequence[str]) -> Ask:
     if name not in NAMES:
         raise ValueError(f"ask: {name} is unknown: expected one of {', '.join(NAMES)}")
     side, _, prompt = name.partition(".")
