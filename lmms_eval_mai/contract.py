@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 Side = Literal["small", "large"]
 SIDES: tuple[Side, Side] = ("small", "large")
 
-CallPrompt = Literal["simple", "task", "explain", "think", "stage2", "score", "transfer"]
+CallPrompt = Literal["simple", "task", "explain", "think", "native", "stage2", "score", "transfer"]
 """What a call asks, in the order of a trace. simple: Eq. 5-6. task: the own prompt of another lmms-eval task. explain,
-think: Eq. 7 and 10 with prompt E or R. stage2: Eq. 8. score: the prefill that scores the thinking for Eq. 12. transfer:
-Eq. 9 and 13."""
+think: Eq. 7 and 10 with prompt E or R. native: the prompt of a short answer, and the model's own thinking is switched
+on. stage2: Eq. 8. score: the prefill that scores the thinking for Eq. 12. transfer: Eq. 9 and 13."""
 CALL_PROMPTS: tuple[CallPrompt, ...] = get_args(CallPrompt)
 
 
@@ -33,6 +33,8 @@ class EngineConfig:
     """Arguments of the engine itself."""
     attention: bool = False
     """Whether the run asks this engine for attention weights (`Prompt.attention`)."""
+    native: bool = False
+    """Whether the run lets this model think by itself (`Prompt.native`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +91,7 @@ class AttentionRequest:
     text: str | None = None
     """A part of the last message. The engine returns the attention of the last prompt token to the tokens of this text.
     None: the engine returns the attention of the last token that was fed to the model to the tokens of the call's own
-    output."""
+    output, its thinking included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,11 @@ class Prompt:
     """Whether the call returns the log-probabilities of its tokens (`Call.logprobs`). They cost vLLM a fifth of its
     speed, so only short answers ask for them."""
 
+    @property
+    def native(self) -> bool:
+        """Whether the model's own thinking is on, for models whose chat template can switch it."""
+        return self.key.prompt == "native"
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -149,6 +156,8 @@ class Sampling:
     """Like `presence_penalty`, but times the number of times that the answer has the token."""
     stop: tuple[str, ...] = ()
     """Texts that end an answer. They are not part of it."""
+    thinking_token_budget: int | None = field(default=None, repr=False)
+    """The most tokens of the model's own thinking. Then the model must answer. None: no limit of its own."""
 
 
 Seconds = Annotated[float, PlainSerializer(lambda seconds: round(seconds, 6))]
@@ -160,6 +169,7 @@ class Call:
 
     key: CallKey
     text: str
+    """The output. If it begins with the model's own thinking, only what follows that."""
     finish_reason: str
     """`stop`; `length` if the token limit or the context cut the answer off; `repetition` if vLLM found a repeating
     pattern."""
@@ -202,6 +212,9 @@ class Call:
     answer_logprob: float | None = None
     """The sum of the log-probabilities of the tokens of the extracted answer, without the brackets. So its exponential
     is the probability that the model gave to its answer. None: not asked for, not known, or there is no answer."""
+    thinking: str | None = None
+    """The model's own thinking, without its marks. None: it is off, or the model did not think. If the output ends
+    inside the thinking, `text` is empty."""
     shared: bool = False
     """Whether another run of the same command made this call and this run only found it again. The tokens are those of
     that call. The call has no times: `total_s` is 0, and the other times are None."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from lmms_eval_mai.contract import SIDES, Side
+from lmms_eval_mai.engines.thinking import thought_first
 from lmms_eval_mai.method.trace import Trace
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config
@@ -62,6 +63,7 @@ CALLS: dict[str, tuple[type, str]] = {
     "started_at": (float, "Unix time; nan if the call is shared"),
     "cut_off": (bool, "Whether a limit cut the answer off"),
     "shared": (bool, "Whether another run made the call"),
+    "thought_first": (bool, "Whether the model thought by itself before a short answer, though it must not"),
 }
 """Columns of a frame of calls."""
 NAMED_OTHERWISE = {"seconds": "total_s", "cut_off": "finish_reason"}
@@ -116,6 +118,7 @@ def call_row(doc_id: int, call: Record) -> Record:
         "seconds": None if shared else row["seconds"],
         "cut_off": row["cut_off"] == "length",
         "shared": shared,
+        "thought_first": thought_first(str(row["prompt"]), str(call.get("text")), call.get("thinking")),
     }
 
 
@@ -287,6 +290,8 @@ def _lines(figures: Figures) -> Iterator[str]:
     for side in SIDES:
         if cut := spent(calls, side).cut_calls:
             yield f"Cut off at a token limit (`finish_reason` is `length`): {cut} calls of the {side} model."
+        if thinking := int(calls.thought_first[calls.side == side].sum()):
+            yield f"Short answers with a thinking of the model's own: {thinking} calls of the {side} model."
     if unreadable := sum(int((task.samples.readable == False).sum()) for task in figures.tasks.values()):  # noqa: E712
         yield (
             f"Unreadable: the task's scorer cannot read the final answer of {unreadable} samples. lmms-eval's "

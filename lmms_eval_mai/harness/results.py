@@ -61,7 +61,7 @@ def result(outcome: Outcome | None, own_task: bool) -> GenerationResult:
     answer = outcome.answer
     # The filters of other lmms-eval tasks cannot read [[...]], so the answer is extracted here. The calls `simple`
     # and `task` have the task's own prompt, which does not ask for brackets.
-    text = answer.text if own_task or answer.key.prompt in ("simple", "task") else extract_answer(answer.text)
+    text = answer.text if own_task or answer.key.prompt in ("simple", "task", "native") else extract_answer(answer.text)
     return GenerationResult(text, TraceCounts.of(outcome))
 
 

@@ -229,8 +229,11 @@ class OpenSample:
 
     def reference(self, thinking: Call) -> str:
         """Return what the transfer prompt has of the thinking: the whole response, or the response without its
-        `[[answer]]`."""
+        `[[answer]]`. Of a model's own thinking: the thinking with the answer after it, or without."""
         choice = self.pair.transfer_answer or prompts.TRANSFER_ANSWER[self.sample.benchmark.transfer_prompt]
+        if thinking.thinking is not None:
+            answer = thinking.text.strip() if choice == "keep" else ""
+            return f"{thinking.thinking}\n\n{answer}" if answer else thinking.thinking
         return thinking.text if choice == "keep" else without_answer(thinking.text)
 
     def select(self, attention: TokenWeights, sparse: Sparse) -> Selection:

@@ -21,9 +21,10 @@ from typing import Any, Literal
 from lmms_eval_mai.contract import SIDES, CallPrompt, Side
 from lmms_eval_mai.method.prompts import Variant
 
-StepPrompt = Literal["simple", "explain", "think", "transfer", "task"]
-"""simple: Prompt_simple (S). explain: E. think: Prompt_think, which is R or E as task and arguments say. transfer: the
-thinking of another call and Prompt_simple. task: the task's own prompt."""
+StepPrompt = Literal["simple", "explain", "think", "native", "transfer", "task"]
+"""simple: Prompt_simple (S). explain: E. think: Prompt_think, which is R, E or native as task and arguments say.
+native: S with the model's own thinking. transfer: the thinking of another call and Prompt_simple. task: the task's own
+prompt."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,14 @@ class Method:
         return tuple(ask for ask in self.asks if ask.prompt in THINKING)
 
 
-THINKING: tuple[CallPrompt, ...] = ("explain", "think")
-"""The calls whose text is a thinking."""
-OF_VARIANT: dict[Variant | None, CallPrompt] = {"S": "simple", "E": "explain", "R": "think", None: "task"}
+IN_TWO_STAGES: tuple[CallPrompt, ...] = ("explain", "think")
+"""The calls whose text is a thinking, after which a second call may answer."""
+THINKING: tuple[CallPrompt, ...] = (*IN_TWO_STAGES, "native")
+"""The calls that think."""
+OF_VARIANT: dict[Variant | None, CallPrompt] = {
+    **{"S": "simple", "E": "explain", "R": "think", "native": "native"},
+    None: "task",
+}
 """The prompt of a task -> the name of a call with it."""
 VARIANT_OF: dict[CallPrompt, Variant] = {prompt: variant for variant, prompt in OF_VARIANT.items() if variant}
 """The name of a call -> the prompt of the paper."""
@@ -114,11 +120,13 @@ VARIANT_OF: dict[CallPrompt, Variant] = {prompt: variant for variant, prompt in 
 
 def prompt_of(ask: Ask, variant: Variant | None, think: Variant) -> CallPrompt:
     """Return what a call asks in a task. `variant`: the task's own prompt; None: another lmms-eval task, whose own
-    prompt asks for short answers too. `think`: Prompt_think of tasks that have neither E nor R."""
+    prompt asks for short answers too. `think`: Prompt_think of tasks that have neither E nor R. If it is native, a
+    model alone thinks in these tasks too."""
+    thinks = think if variant in ("S", None) else variant
     if ask.prompt == "think":
-        return OF_VARIANT[variant if variant in ("E", "R") else think]
+        return OF_VARIANT[thinks]
     if ask.prompt == "task":
-        return OF_VARIANT[variant]
+        return OF_VARIANT["native" if thinks == "native" else variant]
     return "task" if ask.prompt == "simple" and variant is None else ask.prompt
 
 

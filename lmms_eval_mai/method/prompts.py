@@ -9,8 +9,8 @@ Kind = Literal["word", "letter"]
 """Form of the answer. `word`: a single word or phrase (Prompt 1 of the Simple, Explain and Reasoning prompts in
 Appendix C). `letter`: the letter of an option (Prompt 2 of these prompts)."""
 
-Variant = Literal["S", "E", "R"]
-"""Simple, Explain or Reasoning prompt."""
+Variant = Literal["S", "E", "R", "native"]
+"""Simple, Explain or Reasoning prompt, or Simple with the model's own thinking switched on."""
 
 VARIANTS: dict[str, tuple[Variant, bool]] = {
     "s": ("S", False),
@@ -86,7 +86,7 @@ MAX_TOKENS = 4096
 
 def instruction(variant: Variant, kind: Kind) -> str:
     """Return the answer-format sentence at the end of a Simple, Explain or Reasoning prompt."""
-    return INSTRUCTIONS[variant, kind]
+    return INSTRUCTIONS["S" if variant == "native" else variant, kind]
 
 
 def stage2(thinking: str, kind: Kind) -> str:

@@ -9,7 +9,7 @@ from lmms_eval_mai.contract import AttentionRequest, Call, CallPrompt, Side
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.agreement import parts_without_answer
 from lmms_eval_mai.method.calls import Asked, OpenSample, Pair, gather_or_cancel
-from lmms_eval_mai.method.methods import THINKING, VARIANT_OF, Ask, Stop, asks_of, prompt_of
+from lmms_eval_mai.method.methods import IN_TWO_STAGES, THINKING, VARIANT_OF, Ask, Stop, asks_of, prompt_of
 from lmms_eval_mai.method.sparse import Sparse, cut_to
 from lmms_eval_mai.method.trace import Sample, Trace
 
@@ -61,14 +61,15 @@ async def _think(opened: OpenSample, step: Ask, prompt: CallPrompt) -> Asked:
     """Let a model think. Returns the call with the thinking and the call with the answer after it.
 
     In the one-stage form the two are the same call: "adopting R_think^s in lieu of A_think^s" (end of Section 4.2). In
-    the two-stage form (S2, Appendix B.3) a second call gives the answer, if the method uses it.
+    the two-stage form (S2, Appendix B.3) a second call gives the answer, if the method uses it. A model that thinks by
+    itself answers after its thinking, so it has one stage in all tasks.
     """
     kind, side = opened.sample.kind, step.side
+    own = prompt == "native" and opened.sample.variant is None  # another lmms-eval task asks for a short answer itself
+    text = "" if own else prompts.instruction(VARIANT_OF[prompt], kind)
     # Eq. 7; Eq. 10 if the side is large
-    thinking = await opened.call(
-        side, prompt, prompts.instruction(VARIANT_OF[prompt], kind), attention=_attention_to_output(opened, side)
-    )
-    if not opened.sample.two_stage or not opened.pair.method.is_answer_used(step):
+    thinking = await opened.call(side, prompt, text, attention=_attention_to_output(opened, side))
+    if prompt not in IN_TWO_STAGES or not opened.sample.two_stage or not opened.pair.method.is_answer_used(step):
         return Asked(thinking)
     text = prompts.stage2(thinking.text, kind)
     answer = await opened.call(side, "stage2", text, thinking=thinking.text, of=thinking.key.name)  # Eq. 8
@@ -109,6 +110,9 @@ async def _select(opened: OpenSample, sparse: Sparse, thinking: Call, reference:
         )
     weights = scored.attention
     assert weights is not None  # by the contract of the engines
-    if sparse.source == "small" and reference != thinking.text:  # the tokens of the cut answer must not count
+    if sparse.source == "small" and thinking.thinking is not None:  # the marks and the answer must not count
+        start = max(0, "".join(weights.tokens).find(thinking.thinking))
+        weights = cut_to(weights, [(start, start + len(thinking.thinking))])
+    elif sparse.source == "small" and reference != thinking.text:  # the tokens of the cut answer must not count
         weights = cut_to(weights, parts_without_answer(thinking.text))
     return opened.select(weights, sparse).text

@@ -21,7 +21,7 @@ from lmms_eval_mai.reports.runs import OF_F1, Runs, of_run, order
 from lmms_eval_mai.reports.setups import Setup
 
 PROMPTS: tuple[tuple[Variant | None, bool], ...] = (
-    *(("S", False), ("E", False), ("E", True), ("R", False), ("R", True)),
+    *(("S", False), ("E", False), ("E", True), ("R", False), ("R", True), ("native", False)),
     (None, False),
 )
 PAPERS_PAIR = ("Qwen3-VL", "2B"), ("Qwen3-VL", "8B")
@@ -39,12 +39,12 @@ def token_table(runs: Runs) -> Iterator[Table]:
     rows = {(b, m.model, m.options) for (b, m), run in runs.runs.items() if m.kind == "alone" and run.ours}
     rows |= {(b, m.small, m.short("small").options) for b, m in runs.runs if m.method == FULL_RT}
     columns = [
-        Of(f"{variant or 'own prompt'}{title}", "brief", 1, partial(_tokens, runs, variant, column))
+        Of(f"{Setup(LARGE, '', '', variant).prompt}{title}", "brief", 1, partial(_tokens, runs, variant, column))
         for column, title in {"output_tokens": "", "answer_tokens": ", answer only"}.items()
-        for variant in ("S", "E", "R", None)
+        for variant in ("S", "E", "R", "native", None)
     ]
     notes = (
-        "S, E, R: all generated tokens, the end token included; E and R are the first stage of a two-stage run too. "
+        "S, E, R, N: all generated tokens, the end token included; E and R are the first stage of a two-stage run too. "
         "Answer only: the tokens of the extracted answer.",
         "The paper's 1.0 for POPE is probably the answer only, so its S is compared with both.",
     )

@@ -17,7 +17,7 @@ from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.agreement import agree as agree_one
 from lmms_eval_mai.method.benchmarks import benchmark_of
-from lmms_eval_mai.method.methods import THINKING, Method, Stop, asks_of, prompt_of
+from lmms_eval_mai.method.methods import IN_TWO_STAGES, Method, Stop, asks_of, prompt_of
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.setups import Setup
 
@@ -51,7 +51,7 @@ def calls_of(method: Method, setup: Setup) -> dict[str, Calls]:
         if prompt == "transfer":
             of = found[ask.of].thinking
             found[ask.name] = Calls(f"{name}({of})", f"{name}({of})", (f"{ask.side}.score({of})",))
-        elif prompt in THINKING and setup.two_stage and method.is_answer_used(ask):
+        elif prompt in IN_TWO_STAGES and setup.two_stage and method.is_answer_used(ask):
             found[ask.name] = Calls(name, f"{ask.side}.stage2({name})")
         else:
             found[ask.name] = Calls(name, name)

@@ -10,7 +10,7 @@ from lmms_eval_mai.method import methods, prompts
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.files import of_steps
-from lmms_eval_mai.method.methods import FULL_RT, LARGE, MAI, THINKING, VARIANT_OF, Method, prompt_of
+from lmms_eval_mai.method.methods import FULL_RT, IN_TWO_STAGES, LARGE, MAI, VARIANT_OF, Method, prompt_of
 from lmms_eval_mai.method.prompts import Variant
 
 Kind = Literal["alone", "full_rt", "own", "cascade"]
@@ -19,6 +19,8 @@ TRANSFER = ("transfer_answer", "transfer", "sparse_delta", "sparse_layer", "spar
 """Options that change the transfer."""
 AGREEMENT = ("anls_threshold", "infovqa_match", "chartqa_match")
 """Options that change the agreement (`AgreementRules`)."""
+NATIVE = ("native_gen_kwargs", "max_thinking_tokens")
+"""Options of the calls in which a model thinks by itself."""
 NAMES = {
     MAI: "MAI",
     FULL_RT: "Full RT",
@@ -57,13 +59,14 @@ class Setup:
 
     @property
     def prompt(self) -> str:
-        """The paper's name of the prompt: S, E, R, E(S2) or R(S2); in Full RT and MAI, that of the thinking."""
-        return "own prompt" if self.variant is None else self.variant + ("(S2)" if self.two_stage else "")
+        """The paper's name of the prompt: S, E, R, E(S2) or R(S2), or N for native; in Full RT and MAI, that of the
+        thinking."""
+        return "own prompt" if self.variant is None else self.variant[0].upper() + ("(S2)" if self.two_stage else "")
 
     @property
     def think(self) -> Variant:
         """The thinking prompt of a task that has neither E nor R."""
-        return "E" if "think=E" in self.options else "R"
+        return "E" if "think=E" in self.options else "native" if "think=native" in self.options else "R"
 
     @property
     def min_confidence(self) -> float | None:
@@ -85,7 +88,8 @@ class Setup:
     def of_replays(self) -> "Setup":
         """The setup with which other methods are replayed on the documents of a run. Those of one model alone think
         with R."""
-        return replace(self, variant=self.variant and "R", two_stage=False) if self.kind == "alone" else self
+        think: Variant = "native" if self.variant == "native" else "R"
+        return replace(self, variant=self.variant and think, two_stage=False) if self.kind == "alone" else self
 
     def model_of(self, side: Side) -> str:
         """Return the model of a side. A model alone is that of its only calls, whatever its side."""
@@ -93,7 +97,8 @@ class Setup:
 
     def alone(self, side: Side, variant: Variant | None, two_stage: bool = False) -> "Setup":
         """Return the setup of one model of this pair."""
-        return Setup(LARGE, self.model_of(side), "", variant, two_stage, self.decoding)
+        options = self.decoding if variant == "native" else self._options_without(NATIVE, self.decoding)
+        return Setup(LARGE, self.model_of(side), "", variant, two_stage, options)
 
     def short(self, side: Side) -> "Setup":
         """Return the setup of the short answers of this method: S, or the own prompt of another task."""
@@ -108,7 +113,7 @@ class Setup:
         """Return the setup of another method with the same models and options. `threshold`: that of its stops."""
         if len(method.asks) == 1:
             prompt = prompt_of(method.asks[0], self.variant, self.think)
-            return self.alone(method.sides[0], VARIANT_OF.get(prompt), self.two_stage and prompt in THINKING)
+            return self.alone(method.sides[0], VARIANT_OF.get(prompt), self.two_stage and prompt in IN_TWO_STAGES)
         unused: tuple[str, ...] = () if any(stop.agree for stop in method.stops) else AGREEMENT
         unused += () if any(ask.of for ask in method.asks) else TRANSFER
         options = self._options_without((*unused, "min_confidence"))
@@ -117,8 +122,9 @@ class Setup:
         *small, model = map(self.model_of, method.sides)
         return replace(self, method=method, model=model, small="".join(small), options=options)
 
-    def _options_without(self, names: Collection[str]) -> tuple[str, ...]:
-        return tuple(option for option in self.options if option.partition("=")[0] not in names)
+    def _options_without(self, names: Collection[str], options: Collection[str] | None = None) -> tuple[str, ...]:
+        given = self.options if options is None else options
+        return tuple(option for option in given if option.partition("=")[0] not in names)
 
 
 def setup_of(trace: Mapping[str, Any], variant: Variant | None, two_stage: bool, benchmark: str) -> Setup:
@@ -135,7 +141,7 @@ def setup_of(trace: Mapping[str, Any], variant: Variant | None, two_stage: bool,
         options["min_confidence"] = float(threshold)
     if variant is not None:  # it names the thinking prompt
         think = options.pop("think", "R")
-        variant = variant if variant != "S" else "E" if think == "E" else "R"
+        variant = variant if variant != "S" else think
     return Setup(method, model, "".join(small), variant, two_stage, _written(options))
 
 

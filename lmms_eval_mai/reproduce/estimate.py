@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.engines.checkpoints import weight_bytes
-from lmms_eval_mai.method.methods import THINKING, VARIANT_OF, prompt_of
+from lmms_eval_mai.method.methods import IN_TWO_STAGES, VARIANT_OF, prompt_of
 from lmms_eval_mai.method.prompts import VARIANTS
 from lmms_eval_mai.reports.paper_numbers import family, number
 from lmms_eval_mai.reproduce.plan import Run, Subject
@@ -32,7 +32,7 @@ def calls(run: Run) -> Iterator[Call]:
         if prompt == "transfer":
             models = f"{getattr(config, ask.of.partition('.')[0]).model} {models}"
         yield models, task, VARIANT_OF.get(prompt, prompt)
-        if two_stage and prompt in THINKING and method.is_answer_used(ask):
+        if two_stage and prompt in IN_TWO_STAGES and method.is_answer_used(ask):
             yield models, task, f"{VARIANT_OF[prompt]}(S2)"
 
 
@@ -41,7 +41,7 @@ def tokens(call: Call) -> float | None:
     answers of Stage 2 and of the transfer count as those of S."""
     models, benchmark, prompt = call
     known = family(models.split()[-1])
-    if known is None:
+    if known is None or prompt == "native":
         return None
     table = 5 if known[0] == "Qwen3-VL" else 13
     return number(table, known[1], benchmark, prompt if prompt in ("E", "R") else "S")

@@ -130,7 +130,10 @@ def runs(models: Iterable[Models], subjects: Sequence[Subject]) -> list[Run]:
             for kind in kinds_of(pair.tables, subject.name, pair.more):
                 if kind.method in ALONE.values():
                     side = kind.method.name
-                    key = (replace(getattr(pair.config, side), side="small", attention=False), kind.suffix)
+                    key = (
+                        replace(getattr(pair.config, side), side="small", attention=False, native=False),
+                        kind.suffix,
+                    )
                     if (*key, subject) in alone:
                         continue
                     alone.append((*key, subject))

@@ -27,6 +27,8 @@ class Calibrated:
     """What the thresholds promise, as a sentence."""
     documents: Mapping[str, int]
     """Benchmark -> the number of documents that were used."""
+    think: str = ""
+    """The thinking prompt: R, E or native. Empty: not known."""
 
     @property
     def thresholds(self) -> Thresholds:
@@ -55,12 +57,16 @@ class Calibration:
         """Return the thresholds of a method. None: the file has none."""
         return self.methods.get(method)
 
-    def doubts(self, method: Method, models: Mapping[Side, str], engines: Mapping[Side, str]) -> Iterator[str]:
+    def doubts(
+        self, method: Method, models: Mapping[Side, str], engines: Mapping[Side, str], think: str
+    ) -> Iterator[str]:
         """Yield a sentence for each difference between this run and the one that chose the thresholds. Paths of a
         checkpoint differ between machines, and the address of an endpoint names no model."""
         found = self.methods[method.name]
         if found.method.steps != method.steps:
             yield f"it was chosen for other steps of {method.name}"
+        if found.think and "native" in (found.think, think) and found.think != think:
+            yield f"it was chosen with think={found.think}, not {think}"
         for side in method.sides:
             chosen, here = self.models.get(side, ""), models[side]
             if chosen and "://" not in chosen + here and PurePath(chosen).name != PurePath(here).name:
@@ -97,6 +103,7 @@ def read(file: str) -> Calibration:
                 {benchmark: _share(value) for benchmark, value in one["benchmarks"].items()},
                 one["promise"],
                 dict(one["documents"]),
+                one.get("think", ""),
             )
             for name, one in found["methods"].items()
         }

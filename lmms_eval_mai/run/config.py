@@ -35,7 +35,7 @@ from lmms_eval_mai.method.trace import Settings
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run import calibration, presets
 from lmms_eval_mai.run.calibration import Calibration
-from lmms_eval_mai.run.decoding import check_official
+from lmms_eval_mai.run.decoding import check_native, check_official
 
 
 def _layer(value: Any) -> int | float:
@@ -72,9 +72,17 @@ class Config(Arguments):
     """A name or a YAML file (docs/methods.md): which calls are made, and where a sample is done. `mai`: the paper's.
     `full_rt`: reasoning transfer on every sample. `small`, `large`: one model alone with the task's own prompt. Not in
     the paper (docs/confidence.md): `mai_confidence`, `mai_confidence_direct`, `own_thinking`."""
-    think: Literal["R", "E"] = "R"
+    think: Literal["R", "E", "native"] = "R"
     """The thinking prompt in `_s` tasks and in other lmms-eval tasks: `R` or `E`. `_e` and `_r` tasks use
-    their own prompt."""
+    their own prompt. `native`: the prompt of the short answer, and the model's own thinking is switched on; then
+    `method=small` and `large` think in these tasks too. It needs a model that can (docs/first-run.md). All other calls
+    switch it off."""
+    native_gen_kwargs: Annotated[Mapping[str, Any] | None, BeforeValidator(parse_literal)] = None
+    """Decoding arguments of the calls in which a model thinks by itself, in place of those of the task and of
+    `--gen_kwargs`: `{"temperature": 1.0, "top_p": 0.95}`. Short answers should stay greedy."""
+    max_thinking_tokens: Count | None = None
+    """The most tokens of a model's own thinking; then it must answer. It needs vLLM with the argument
+    `reasoning_parser`, or a server that has one. Other engines end the output at this limit, without an answer."""
     min_confidence: Share | str | None = None
     """The threshold of a method that asks how sure a model is, such as `mai_confidence`: a probability above 0 and at
     most 1, or a file of `lmms-eval-mai calibrate`, which chooses it by documents of your own. Default: 0.9, which is
@@ -152,6 +160,12 @@ class Config(Arguments):
         return tuple(getattr(self, side) for side in self.method.sides)
 
     @property
+    def native(self) -> frozenset[Side]:
+        """The models that think by themselves, unless the task has a thinking prompt of its own."""
+        by_argument = ("think", "task") if self.think == "native" else ()
+        return frozenset(ask.side for ask in self.method.asks if ask.prompt in ("native", *by_argument))
+
+    @property
     def thresholds(self) -> Thresholds:
         """Return the thresholds of the method."""
         if self.calibration is not None and (found := self.calibration.of(self.method.name)):
@@ -164,7 +178,7 @@ class Config(Arguments):
         # A trace has its threshold, and the thinking prompt of a task has priority over `think`.
         names = OWN_NAMES - NO_EFFECT_ON_ANSWERS - {"method", "official_decoding", "min_confidence"}
         unused = {name for of_need, is_met, _ in NEEDED if not is_met(self) for name in of_need}
-        unused |= {name for of_use, is_used in USED if not is_used(self.method) for name in of_use}
+        unused |= {name for of_use, is_used in USED if not is_used(self) for name in of_use}
         given = {name: getattr(self, name) for name in sorted(names - unused)}
         options = {name: value for name, value in given.items() if value != DEFAULTS[name]}
         models: dict[str, str] = {engine.side: without_password(engine.model) for engine in self.engines()}
@@ -192,12 +206,13 @@ NEEDED: tuple[tuple[Collection[str], Callable[[Config], bool], str], ...] = (
         lambda config: config.method.needs_threshold,
         "a stop with `sure` and no threshold of its own, as mai_confidence has",
     ),
+    (("native_gen_kwargs", "max_thinking_tokens"), lambda config: bool(config.native), "think=native"),
 )
 """Arguments, whether a run can use them, and what they need."""
-USED: tuple[tuple[Collection[str], Callable[[Method], bool]], ...] = (
-    (("anls_threshold", "infovqa_match", "chartqa_match"), lambda method: any(stop.agree for stop in method.stops)),
-    (("transfer_answer",), lambda method: any(ask.of for ask in method.asks)),
-    (("think",), lambda method: any(ask.prompt == "think" for ask in method.asks)),
+USED: tuple[tuple[Collection[str], Callable[[Config], bool]], ...] = (
+    (("anls_threshold", "infovqa_match", "chartqa_match"), lambda run: any(stop.agree for stop in run.method.stops)),
+    (("transfer_answer",), lambda run: any(ask.of for ask in run.method.asks)),
+    (("think",), lambda run: any(ask.prompt == "think" for ask in run.method.asks) or bool(run.native)),
 )
 """Arguments that may be given to any method, and whether they can change its answers."""
 OWN_NAMES = frozenset(Config.model_fields) - {*SIDES, "calibration"}
@@ -270,6 +285,10 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     config = read(Config, values)
     _check_choices(config, arguments)
     check_official(config.decoding, config.official_decoding)
+    check_native(config.native_gen_kwargs)
+    config = config.model_copy(
+        update={side: dataclasses.replace(getattr(config, side), native=side in config.native) for side in SIDES}
+    )
     for engine in config.engines():
         if not engine.model:
             example = "PATH of a JSON-lines script" if engine.engine == "scripted" else "http://HOST:PORT/v1"

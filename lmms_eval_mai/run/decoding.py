@@ -4,7 +4,6 @@ Values reach the engines as lmms-eval's own vllm model passes them on. A name th
 harmless is refused, so that no argument is ignored by accident.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -87,7 +86,8 @@ def sampling(
 
     `own_task`: whether it is a task of this package. Its limit applies to every call. The limit of another lmms-eval
     task applies to its short answers, and `MAX_TOKENS` to its thinking and to the answers with thinking. With a seed,
-    each repeat adds its number to it, so that repeats differ. None and an empty text count as not given.
+    each repeat adds its number to it, so that repeats differ. None and an empty text count as not given. In a call in
+    which the model thinks by itself, the values of `native_gen_kwargs` replace others.
     """
     if own_task and gen_kwargs.get("until"):
         raise ArgumentError(
@@ -98,27 +98,31 @@ def sampling(
         if own_task:
             check_conflict({name: v for name, v in gen_kwargs.items() if v != OWN_TASK.get(name)}, config)
         gen_kwargs = {**gen_kwargs, **(config.official_decoding or {})}
-    given = _read({name: value for name, value in gen_kwargs.items() if name not in IGNORED})
+    gen_kwargs = {name: value for name, value in gen_kwargs.items() if name not in IGNORED}
+    own = config.native_gen_kwargs or {}
+    given, of_native = _read(gen_kwargs), _read({**gen_kwargs, **own})
+
+    def decoding(given: Decoding, most: int, budget: int | None = None) -> Sampling:
+        return Sampling(
+            max_tokens=min(most, config.max_new_tokens or most),
+            temperature=given.temperature,
+            top_p=given.top_p or 1.0,
+            top_k=max(0, given.top_k),
+            min_p=given.min_p,
+            repetition_penalty=given.repetition_penalty or 1.0,
+            presence_penalty=given.presence_penalty,
+            frequency_penalty=given.frequency_penalty,
+            seed=None if given.seed is None else given.seed + repeat,
+            stop=given.stop,
+            thinking_token_budget=budget,
+        )
+
     limit = given.max_new_tokens or MAX_TOKENS
-    base = Sampling(
-        max_tokens=1,
-        temperature=given.temperature,
-        top_p=given.top_p or 1.0,
-        top_k=max(0, given.top_k),
-        min_p=given.min_p,
-        repetition_penalty=given.repetition_penalty or 1.0,
-        presence_penalty=given.presence_penalty,
-        frequency_penalty=given.frequency_penalty,
-        seed=None if given.seed is None else given.seed + repeat,
-        stop=given.stop,
-    )
-
-    def limited(most: int) -> Sampling:
-        return dataclasses.replace(base, max_tokens=min(most, config.max_new_tokens or most))
-
-    short, long = limited(limit), limited(limit if own_task or config.decoding == "official" else MAX_TOKENS)
+    most = limit if own_task or config.decoding == "official" else MAX_TOKENS
+    short, long = decoding(given, limit), decoding(given, most)
+    native = decoding(of_native, int(own.get("max_new_tokens") or most), config.max_thinking_tokens)
     thinking: dict[CallPrompt, Sampling] = {"explain": long, "think": long, "stage2": long, "transfer": long}
-    return {"simple": short, "task": short, **thinking}
+    return {"simple": short, "task": short, **thinking, "native": native}
 
 
 def unusual(gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,6 +157,11 @@ def check_official(decoding: str, official: Mapping[str, Any] | None) -> None:
             "decoding=official needs decoding arguments that are published for the models, and none are known for "
             "these. Choose a pair that has them, such as pair=qwen3vl-2b-8b, or give official_decoding={...}."
         )
+
+
+def check_native(given: Mapping[str, Any] | None) -> None:
+    """Check the argument `native_gen_kwargs`. Raises `ArgumentError`."""
+    _read(given or {}, "In native_gen_kwargs, ")
 
 
 def _read(given: Mapping[str, Any], prefix: str = "The decoding argument ") -> Decoding:

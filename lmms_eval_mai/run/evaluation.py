@@ -10,6 +10,7 @@ from loguru import logger
 
 from lmms_eval_mai import __version__
 from lmms_eval_mai.contract import SIDES, EngineConfig, Model, Side
+from lmms_eval_mai.engines.thinking import thought_first
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, MaiError, SampleError, TooManyErrors
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.agreement import extract_answer
@@ -52,6 +53,7 @@ class Evaluation:
         self._chose_threshold = frozenset(config.calibration.images if config.calibration else ())
         self._uncalibrated: set[str] = set()
         """Benchmarks whose questions have no calibrated threshold, of which the user was told."""
+        self._has_told_of_thinking = False
         self._has_probability = False
         """Whether the large engine has reported a probability, which a first check by confidence needs."""
         self._slots = asyncio.Semaphore(config.max_open_samples)
@@ -193,9 +195,24 @@ class Evaluation:
             self._tell_if_uncalibrated(sample.benchmark.name, trace.min_confidence)
             if not self._chose_threshold.isdisjoint(trace.images):
                 trace = dataclasses.replace(trace, chose_threshold=True)
+        if not self._has_told_of_thinking:
+            self._tell_of_thinking(trace)
         if not self._has_probability and any(stop.sure for stop in trace.settings.method.stops):
             self._check_probability(trace)
         return trace
+
+    def _tell_of_thinking(self, trace: Trace) -> None:
+        """Warn once if a short answer has a thinking of the model's own."""
+        for call in trace.calls:
+            if thought_first(call.key.prompt, call.text, call.thinking):
+                self._has_told_of_thinking = True
+                logger.warning(
+                    f"mai_cascade: {call.key}: the model thought before its short answer ({call.output_tokens} "
+                    "tokens), although its own thinking is switched off. It always thinks, or its server drops "
+                    "chat_template_kwargs. So short answers cost as much as thinking: choose another model or server. "
+                    "The final table counts these calls."
+                )
+                return
 
     def _tell_if_uncalibrated(self, benchmark: str, threshold: float) -> None:
         found = self.config.calibration and self.config.calibration.of(self.config.method.name)
@@ -218,7 +235,7 @@ class Evaluation:
             doubts = [f"it is the default {DEFAULT}, which is not calibrated for this pair"]
         else:
             models = {engine.side: engine.model for engine in config.engines()}
-            doubts = [*found.doubts(method, models, engines)]
+            doubts = [*found.doubts(method, models, engines, config.think)]
         if doubts:
             logger.warning(
                 f"mai_cascade: the threshold of method={method.name} promises nothing here: {'; '.join(doubts)}. "

@@ -175,8 +175,9 @@ class Store:
             [message.role, *(["image", part.uuid] if isinstance(part, Image) else part for part in message.content)]
             for message in prompt.messages
         ]
+        native = [prompt.native, sampling.thinking_token_budget] if prompt.native else []
         return digest_of(
-            self.models[prompt.key.side], messages, repr(sampling), repr(prompt.attention), prompt.logprobs
+            self.models[prompt.key.side], messages, repr(sampling), repr(prompt.attention), prompt.logprobs, *native
         )
 
     def _other_ranks(self) -> list[Path]:

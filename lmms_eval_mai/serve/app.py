@@ -219,8 +219,9 @@ async def reply_of(question: Question, events: AsyncIterable[CallEvent | Trace])
             progress = {"progress": f"{event.key.side} {event.key.prompt} {state}"}
             shown: dict[str, Any] = {"mai": progress} if request.mai.progress else {}
             text = {}
-            if event.call is not None and event.key.prompt in THINKING and event.call.text:
-                text = thinking = {"reasoning_content": event.call.text}
+            if event.call is not None and event.key.prompt in THINKING:
+                said = event.call.text if event.call.thinking is None else event.call.thinking
+                text = thinking = {"reasoning_content": said} if said else {}
             if request.stream and (text or shown):
                 yield data_part(choice("delta", role | text, **shown))
                 role = {}

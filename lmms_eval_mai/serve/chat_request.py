@@ -136,7 +136,7 @@ class MaiOptions(Fields):
     """How the cascade asks the question: the field `mai` of a request (docs/serve.md). None: as the server does."""
 
     method: str | None = None
-    think: Literal["E", "R"] | None = None
+    think: Literal["E", "R", "native"] | None = None
     min_confidence: Annotated[float | None, Field(gt=0, le=1)] = None
     options: Annotated[list[str] | None, Field(min_length=2, max_length=26)] = None
     kind: Literal["letter", "word"] | None = None

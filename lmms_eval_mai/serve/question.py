@@ -115,12 +115,15 @@ def _decoding(
     """Return how each call is decoded. `given`: `gen_kwargs`, and what the request replaces. `limit`: its token limit.
     Like its `stop`, it applies to answers and not to the thinking, which is the server's own."""
     found = sampling(given, config, own_task=True)
-    own = sampling(gen_kwargs, config, own_task=True)["think"]
-    thinking = dataclasses.replace(found["think"], max_tokens=own.max_tokens, stop=own.stop)
+    own = sampling(gen_kwargs, config, own_task=True)
+    thinking = {
+        prompt: dataclasses.replace(found[prompt], max_tokens=own[prompt].max_tokens, stop=own[prompt].stop)
+        for prompt in THINKING
+    }
     if limit is not None:
         limit = min(limit, config.max_new_tokens or limit)
         found = {prompt: dataclasses.replace(one, max_tokens=limit) for prompt, one in found.items()}
-    return found | dict.fromkeys(THINKING, thinking)
+    return found | thinking
 
 
 def _asked(mai: MaiOptions, config: Config, methods: Mapping[str, Method]) -> Config:

@@ -219,7 +219,8 @@ NEUTRAL = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalt
             {"max_tokens": 9, "temperature": 0.7, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1, "seed": 3,
              "ignore_eos": True, "min_p": 0.1, "presence_penalty": 1.5, "frequency_penalty": 0.5, "stop": ["[[", "]]"]},
         ),
-        (1000, Sampling(max_tokens=4096), {"max_tokens": 1000, "temperature": 0.0, "top_p": 1.0, **NEUTRAL}),
+        (1000, Sampling(max_tokens=4096), {"max_tokens": 1000, "temperature": 0.0, "top_p": 1.0, **NEUTRAL,
+                                          "chat_template_kwargs": {"enable_thinking": False}}),
     ],
 )  # fmt: skip
 def test_sampling_reaches_the_server(context: int | None, sampling: Sampling, expected: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lmms_eval_mai.contract import CallKey, Prompt
 from lmms_eval_mai.engines.vllm.outputs import sampling_params
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.prompts import MAX_TOKENS
@@ -17,7 +18,7 @@ from lmms_eval_mai.run.decoding import IGNORED, NAMES, ignored_arguments, sampli
 
 TASK = {"max_new_tokens": 4096, "temperature": 0, "top_p": 1.0, "num_beams": 1, "do_sample": False, "until": []}
 GREEDY = parse({})
-PROMPTS = {"simple", "explain", "think", "stage2", "transfer", "task"}
+PROMPTS = {"simple", "explain", "think", "native", "stage2", "transfer", "task"}
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 ARGUMENTS: list[dict[str, Any]] = [
     {"temperature": 0.7, "top_p": 0.9, "top_k": 20, "presence_penalty": 1.5, "repetition_penalty": 1.2, "seed": 0},
@@ -33,7 +34,7 @@ def test_every_decoding_argument_of_lmms_evals_vllm_reaches_vllm_with_the_same_v
         found = sampling({**TASK, "temperature": 0.5, **given}, GREEDY, own_task=True)
         assert set(found) == PROMPTS
         for one in found.values():
-            ours = sampling_params(one, logprobs=False)
+            ours = sampling_params(one, Prompt((), CallKey("", 0, 0, "small", "simple")))
             for field in ("max_tokens", "n", "temperature", "top_p", "top_k", "min_p", "seed", "stop", *PENALTIES):
                 assert getattr(ours, field) == getattr(theirs, field), field
 
@@ -143,6 +144,30 @@ def test_the_limit_of_other_tasks_is_that_of_short_answers_and_max_new_tokens_li
     assert limits({"max_new_tokens": 16}, own_task=False) == dict.fromkeys(PROMPTS, MAX_TOKENS) | short
     assert limits(TASK, own_task=True, max_new_tokens=64) == dict.fromkeys(PROMPTS, 64)
     assert limits(TASK, own_task=True, max_new_tokens=64, decoding="official") == dict.fromkeys(PROMPTS, 64)
+
+
+def test_a_model_that_thinks_by_itself_has_decoding_arguments_of_its_own() -> None:
+    given = {"think": "native", "native_gen_kwargs": '{"temperature": 0.6, "max_new_tokens": 9000}'}
+    found = sampling(
+        {**TASK, "top_k": 7, "seed": 3}, parse({**given, "max_thinking_tokens": 500}), own_task=True, repeat=1
+    )
+    native = found.pop("native")
+    assert (native.temperature, native.top_k, native.max_tokens, native.seed) == (0.6, 7, 9000, 4)
+    assert native.thinking_token_budget == 500
+    for one in found.values():
+        assert (one.temperature, one.max_tokens, one.thinking_token_budget) == (0, 4096, None)
+
+
+@pytest.mark.parametrize("given", [{"native_gen_kwargs": '{"temprature": 1}'}, {"max_thinking_tokens": 0}])
+def test_wrong_arguments_of_a_model_that_thinks_by_itself_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match=next(iter(given))):
+        parse({"think": "native", **given})
+
+
+@pytest.mark.parametrize("given", [{"native_gen_kwargs": '{"temperature": 1}'}, {"max_thinking_tokens": 9}])
+def test_arguments_of_a_model_that_thinks_by_itself_need_one(given: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match="has no effect without think=native"):
+        parse(given)
 
 
 # --- decoding=official ---

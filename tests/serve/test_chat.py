@@ -296,7 +296,7 @@ def test_token_limit_of_a_request_applies_to_the_answers_and_not_to_the_thinking
 def test_stop_of_a_request_ends_the_answers_and_that_of_the_server_the_thinking_too() -> None:
     for own in ((), ("END",)):
         stops = {prompt: found.stop for prompt, found in decoding({}, {"stop": list(own)}, stop="\n").items()}
-        answers, thinking = ("simple", "task", "stage2", "transfer"), ("explain", "think")
+        answers, thinking = ("simple", "task", "stage2", "transfer"), ("explain", "think", "native")
         assert stops == dict.fromkeys(answers, ("\n",)) | dict.fromkeys(thinking, own)
 
 

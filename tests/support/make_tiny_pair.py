@@ -4,6 +4,7 @@ They have the genuine architecture. The weights are random, so the answers are d
 """
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,19 @@ def make_checkpoint(folder: Path, hidden: int, layers: int, seed: int) -> None:
     qwen3vl.save(folder, model, qwen3vl.make_processor(tokenizer, 192 * 192, 256 * 256))
 
 
+def made_once(folder: Path, *sources: str) -> Iterator[None]:
+    """Yield once if this version of the code has not written the folder yet. `sources`: files of the code."""
+    text = b"".join(Path(one).read_bytes() for one in (__file__, qwen3vl.__file__, *sources))
+    recipe, stamp = hashlib.sha256(text).hexdigest(), folder / "recipe"
+    if not stamp.exists() or stamp.read_text() != recipe:
+        yield
+        stamp.write_text(recipe)
+
+
 def make_pair(folder: Path) -> tuple[Path, Path]:
     """Write `folder`/small and `folder`/large, unless this version of the code wrote them. Returns both paths."""
     small, large = folder / "small", folder / "large"
-    sources = Path(__file__).read_bytes() + Path(qwen3vl.__file__).read_bytes()
-    recipe = hashlib.sha256(sources).hexdigest()
-    stamp = folder / "recipe"
-    if not stamp.exists() or stamp.read_text() != recipe:
+    for _ in made_once(folder):
         make_checkpoint(small, hidden=64, layers=3, seed=2)
         make_checkpoint(large, hidden=96, layers=4, seed=8)
-        stamp.write_text(recipe)
     return small, large

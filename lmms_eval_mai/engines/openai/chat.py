@@ -11,6 +11,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field,
 
 from lmms_eval_mai.contract import Call, ContentPart, Image, Message, Prompt, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.messages import merge_adjacent_text, replace_lone_surrogates
+from lmms_eval_mai.engines.thinking import split, without_budget
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.redaction import one_line
 
@@ -45,7 +46,11 @@ def sampling_arguments(sampling: Sampling, context: int | None) -> dict[str, Any
     A server that reports its context (vLLM, SGLang) gets all arguments, because it would use the checkpoint's defaults
     instead. Other servers get only values that change something: OpenAI's own API refuses some of these arguments.
     """
+    if context is None:
+        sampling = without_budget(sampling)
     given, neutral = dataclasses.asdict(sampling), dataclasses.asdict(Sampling(0))
+    if sampling.thinking_token_budget is None:
+        del given["thinking_token_budget"]
     if context is None:
         always = ("max_tokens", "temperature", "top_p")
         return {name: value for name, value in given.items() if name in always or value != neutral[name]}
@@ -83,17 +88,22 @@ class _Reply(BaseModel):
     cached_tokens: Count | None = _at("usage", "prompt_tokens_details", "cached_tokens", default=None)
     completion_tokens: Count = _at("usage", "completion_tokens")
 
-    def text(self) -> str:
-        """Return the thinking in its tags and then the content, as the same model gives them in this process."""
+    def text(self, native: bool) -> tuple[str | None, str]:
+        """Return the thinking of a native call, and the content. The text of another call is the thinking in its tags
+        and then the content, as the same model gives them in this process."""
         content = "".join(part.text for part in self.content)
         thinking = "".join(inner.text for part in self.content for inner in part.thinking)
         thinking = (self.reasoning or self.reasoning_content or thinking).strip()
-        if not content.strip() and (not thinking or self.finish_reason == "stop"):
+        if not content.strip() and not (thinking and (native or self.finish_reason != "stop")):
             raise ValueError("it has no content (does the server's reasoning parser fit the model?)")
+        if native and thinking:
+            return thinking, content.lstrip()
+        if native:
+            return split(content, False, self.finish_reason != "stop")
         if not thinking:
-            return content
+            return None, content
         end = f"\n</think>\n\n{content.lstrip()}" if content.strip() else ""  # without content it was cut
-        return f"<think>\n{thinking}{end}"
+        return None, f"<think>\n{thinking}{end}"
 
 
 class _ErrorReply(BaseModel):
@@ -115,7 +125,7 @@ def to_call(prompt: Prompt, reply: str, total_s: float) -> Call:
     try:
         # lmms-eval could not write lone surrogates.
         found = _Reply.model_validate_json(replace_lone_surrogates(json.dumps(json.loads(reply), ensure_ascii=False)))
-        text = found.text()
+        thinking, text = found.text(prompt.native)
     except ValueError as error:
         problem = str(error)
         if isinstance(error, ValidationError):
@@ -129,6 +139,7 @@ def to_call(prompt: Prompt, reply: str, total_s: float) -> Call:
     return Call(
         key=prompt.key,
         text=text,
+        thinking=thinking,
         finish_reason=found.finish_reason,
         prompt_tokens=found.prompt_tokens,
         cached_tokens=found.cached_tokens or 0,

@@ -24,6 +24,7 @@ from lmms_eval_mai.engines.arguments import read
 from lmms_eval_mai.engines.messages import is_too_long
 from lmms_eval_mai.engines.openai.chat import chat_messages, error_status, sampling_arguments, to_call
 from lmms_eval_mai.engines.openai.options import OpenAIOptions, addresses, proxy_of
+from lmms_eval_mai.engines.thinking import SWITCH, ThinkingSwitch
 from lmms_eval_mai.errors import (
     CallTimeout,
     EndpointBusy,
@@ -37,6 +38,11 @@ from lmms_eval_mai.errors import (
 )
 from lmms_eval_mai.redaction import error_text, one_line
 
+BUDGET = "thinking_token_budget"
+REFUSED = ("logprobs", BUDGET)
+"""Fields of a request that are left out if the server refuses them. OpenAI and Gemini refuse log-probabilities for some
+models, and vLLM with `--max-logprobs 0`. vLLM refuses the budget without a reasoning parser."""
+
 
 class Endpoint:
     """An address with its connections. Must be made in the event loop that uses it."""
@@ -44,7 +50,7 @@ class Endpoint:
     def __init__(self, url: str, key: str, options: OpenAIOptions) -> None:
         self.url = url
         self.slots = asyncio.Semaphore(options.concurrency)
-        self.refuses_logprobs = False
+        self.refused: set[str] = set()  # fields of a request
         self.has_warned = False  # of an error since the last answer
         self.session = aiohttp.ClientSession(
             # uvicorn (vLLM) closes an unused connection after 5 s.
@@ -74,6 +80,8 @@ class OpenAIEngine:
         """Raises `ArgumentError`."""
         self.side = config.side
         self._options = read(OpenAIOptions, config.arguments, f"{config.side}_")
+        self._thinking = ThinkingSwitch(config, None)
+        self._sends_switch = config.native or self._options.chat_template_kwargs is not None
         self._urls = addresses(config.side, config.model)
         self._key = os.environ.get(self._options.api_key_env, "").strip()  # a mounted secret may end with a line break
         self.description = f"up to {self._options.concurrency} calls at once on each of {len(self._urls)} endpoints"
@@ -84,7 +92,8 @@ class OpenAIEngine:
     def identity(self) -> str:
         """Return the identity of the served model. The address is not part of it: servers may move."""
         assert self._model, "the served model is known after the start"
-        return json.dumps(["openai", self._model, self._context])
+        switch = [SWITCH, dict(self._thinking.given)] if self._sends_switch else []
+        return json.dumps(["openai", self._model, self._context, *switch], sort_keys=True)
 
     def version(self) -> str:
         return ""  # the protocol does not tell
@@ -109,6 +118,7 @@ class OpenAIEngine:
             await self.close()
             raise
         self._model, self._context = served[0]
+        self._sends_switch |= self._context is not None  # vLLM and SGLang ignore it if the template does not know it
 
     async def close(self) -> None:
         endpoints, self._endpoints, self._model = self._endpoints, [], ""
@@ -123,6 +133,8 @@ class OpenAIEngine:
         body["messages"] = await chat_messages(prompt.messages)
         if prompt.logprobs:
             body["logprobs"] = True
+        if self._sends_switch or prompt.native:
+            body["chat_template_kwargs"] = self._thinking.arguments(prompt)
         home = zlib.crc32(f"{prompt.key.task} {prompt.key.doc_id}".encode()) % len(endpoints)
         reply, total_s = await self._send(endpoints[home:] + endpoints[:home], str(prompt.key), body)
         return to_call(prompt, reply, total_s)
@@ -178,8 +190,9 @@ class OpenAIEngine:
         `body`: of a chat; if it is empty, the models are listed. `what`: the request, for messages. Raises
         `EngineCrashed` if the connection fails, `EndpointRefused`, or a `SampleError`.
         """
-        if endpoint.refuses_logprobs:
-            body.pop("logprobs", None)
+        if BUDGET in endpoint.refused & body.keys():  # so it limits the whole output
+            body = {**body, "max_tokens": min(body["max_tokens"], body[BUDGET])}
+        body = {name: value for name, value in body.items() if name not in endpoint.refused}
         method, path = ("POST", "chat/completions") if body else ("GET", "models")
         # As a file, a large body is sent in parts, so that other requests do not wait for it.
         data = io.BytesIO(json.dumps(body).encode()) if body else None
@@ -197,8 +210,8 @@ class OpenAIEngine:
             return text, time.perf_counter() - began
         if status == 404 and not body:
             return "", 0.0  # some routers do not list their models
-        if status < 500 and "logprobs" in body and "logprob" in text.lower():
-            endpoint.refuses_logprobs = True  # as OpenAI and Gemini for some models, and vLLM with `--max-logprobs 0`
+        if status < 500 and (refused := {name for name in REFUSED if name in body and name[:-1] in text.lower()}):
+            endpoint.refused |= refused
             return await self._request(endpoint, what, body)
         shown = text.replace(self._key, "<key>") if self._key else text  # some servers repeat a key that they refuse
         problem = f"{what}: {endpoint.url} has status {status} ({one_line(shown)})."

@@ -2,6 +2,8 @@
 
 import re
 import urllib.request
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 from lmms_eval_mai.engines.arguments import Arguments, Count, Number
@@ -22,6 +24,10 @@ class OpenAIOptions(Arguments):
     seconds to wait until an endpoint answers."""
     request_timeout: Number = 600.0
     """Seconds that one request may take. A request that takes longer is not retried. 0: no limit."""
+    chat_template_kwargs: Mapping[str, Any] | None = None
+    """Arguments of the model's chat template, such as {"reasoning_effort": "low"}. A server that reports its context
+    (vLLM) also gets `enable_thinking`. Another one gets it with `think=native`, or if this argument is given, also as
+    {}."""
     concurrency: Count = 256
     """Largest number of open requests per endpoint."""
 

@@ -18,6 +18,7 @@ from lmms_eval_mai.contract import Call, CallPrompt, EngineConfig, Prompt, Sampl
 from lmms_eval_mai.engines.arguments import Arguments, Count, Number, read, sentence
 from lmms_eval_mai.engines.checkpoints import file_digest
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
+from lmms_eval_mai.engines.thinking import with_thinking
 from lmms_eval_mai.errors import (
     ArgumentError,
     EngineCrashed,
@@ -33,6 +34,7 @@ class Answer:
     """One recorded answer, with the names of `Call`. The engine's arguments give the times that a record lacks."""
 
     text: str
+    thinking: str | None = None
     finish_reason: str = "stop"
     prompt_tokens: int = 0
     image_tokens: int | None = None
@@ -168,7 +170,8 @@ class ScriptedEngine:
             "answer_logprob": answer.answer_logprob if prompt.logprobs else None,
             "ttft_s": queued_s + min(ttft_s, total_s),
         }
-        return Call(key=prompt.key, queued_s=queued_s, total_s=queued_s + total_s, **fields)
+        call = Call(key=prompt.key, queued_s=queued_s, total_s=queued_s + total_s, **fields)
+        return call if call.thinking is not None else with_thinking(call, prompt, "")
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         raise PromptTooLong(f"{prompt.key}: a scripted engine has no context length, so it cannot truncate thinking.")

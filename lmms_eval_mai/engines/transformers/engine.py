@@ -17,6 +17,7 @@ import transformers
 from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, Side
 from lmms_eval_mai.engines.arguments import read
 from lmms_eval_mai.engines.checkpoints import checkpoint_identity
+from lmms_eval_mai.engines.thinking import SWITCH, ThinkingSwitch, template_of, without_budget
 from lmms_eval_mai.engines.transformers.model import LoadedModel, Request
 from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS, TransformersOptions, device_of
 from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, EngineStartError
@@ -34,6 +35,7 @@ class TransformersEngine:
         self._config = config
         self._options = read(TransformersOptions, config.arguments, f"{config.side}_")
         self._options.check(config.side, config.model)
+        self._thinking = ThinkingSwitch(config, template_of(config.model, self._options.revision))
         self._model: LoadedModel | None = None
         """None: the engine was never started, it is starting, or it is closed."""
         self._thread: ThreadPoolExecutor | None = None
@@ -51,8 +53,10 @@ class TransformersEngine:
 
     def identity(self) -> str:
         checkpoint = checkpoint_identity(self._config.model, self._options.revision)
-        arguments = self._options.model_dump_json(exclude=PERFORMANCE_ARGUMENTS)
-        return f"transformers {transformers.__version__} {self._config.model} {checkpoint} {arguments}"
+        unset = set() if self._thinking.given else {"chat_template_kwargs"}
+        arguments = self._options.model_dump_json(exclude=PERFORMANCE_ARGUMENTS | unset)
+        switch = f" {SWITCH}" if self._thinking.is_known else ""  # else nothing has changed since there is this switch
+        return f"transformers {transformers.__version__} {self._config.model} {checkpoint} {arguments}{switch}"
 
     def version(self) -> str:
         return f"transformers {transformers.__version__}, {self._options.dtype}"
@@ -61,7 +65,7 @@ class TransformersEngine:
         self._closed = asyncio.get_running_loop().create_future()
         self._thread = ThreadPoolExecutor(1, f"mai-{self.side}")
         try:
-            model = await self._in_thread("its start", LoadedModel, self._config, self._options)
+            model = await self._in_thread("its start", LoadedModel, self._config, self._options, self._thinking)
         except Exception as error:
             raise EngineStartError(
                 f"transformers cannot load {self.side}={self._config.model}: {error_text(error).rstrip('.')}. The "
@@ -89,7 +93,7 @@ class TransformersEngine:
                 "repetition_penalty, or another engine."
             )
         model = self._started()
-        request = Request(prompt, sampling, time.perf_counter())
+        request = Request(prompt, without_budget(sampling), time.perf_counter())
         try:
             await self._in_thread(prompt.key, model.add, request)
             return await self._in_thread(prompt.key, model.answer, request)

@@ -7,20 +7,21 @@ import torch
 
 from lmms_eval_mai.contract import Image, Prompt
 from lmms_eval_mai.engines.messages import merge_adjacent_text
+from lmms_eval_mai.engines.thinking import ThinkingSwitch
 
 Inputs = dict[str, torch.Tensor]
 """Name -> tensor. `input_ids`, `attention_mask` and others have the shape (prompts, length). The first dimension of all
 others counts image patches or images."""
 
 
-def build_inputs(processor: Any, prompts: Sequence[Prompt], **more: Any) -> Inputs:
+def build_inputs(processor: Any, prompts: Sequence[Prompt], thinking: ThinkingSwitch, **more: Any) -> Inputs:
     """Return the model inputs of a batch, padded on the left. Either all prompts must have images, or none. `more`:
     further arguments of the processor. Raises the processor's errors, for example for an image that it cannot
     prepare."""
     images = [[part.pixels for part in _content(prompt) if isinstance(part, Image)] for prompt in prompts]
     return dict(
         processor(
-            text=[shown_text(processor, prompt) for prompt in prompts],
+            text=[shown_text(processor, prompt, thinking) for prompt in prompts],
             images=images if images[0] else None,
             return_tensors="pt",
             padding=True,
@@ -30,7 +31,7 @@ def build_inputs(processor: Any, prompts: Sequence[Prompt], **more: Any) -> Inpu
     )
 
 
-def shown_text(processor: Any, prompt: Prompt) -> str:
+def shown_text(processor: Any, prompt: Prompt, thinking: ThinkingSwitch) -> str:
     """Return a prompt in the form of the model's chat template."""
     chat = [
         {
@@ -42,7 +43,8 @@ def shown_text(processor: Any, prompt: Prompt) -> str:
         }
         for message in prompt.messages
     ]
-    return str(processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False))
+    given = thinking.arguments(prompt)
+    return str(processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False, **given))
 
 
 def has_images(prompt: Prompt) -> bool:

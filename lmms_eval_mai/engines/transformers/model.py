@@ -19,6 +19,7 @@ from transformers import (
 from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, TokenLogprobs, TokenWeights
 from lmms_eval_mai.engines.logs import quiet_transformers
 from lmms_eval_mai.engines.messages import end_of, space_for_thinking, without_thinking
+from lmms_eval_mai.engines.thinking import ThinkingSwitch, with_thinking
 from lmms_eval_mai.engines.transformers.attention import ATTENTION_FUNCTION, read_attention
 from lmms_eval_mai.engines.transformers.generation import Steps, assisted_call, decoding, reset_generation_config
 from lmms_eval_mai.engines.transformers.inputs import (
@@ -72,9 +73,9 @@ class Request:
 class LoadedModel:
     """The model of one engine, its assistant if there is one, its processor, and the calls that wait."""
 
-    def __init__(self, config: EngineConfig, options: TransformersOptions) -> None:
+    def __init__(self, config: EngineConfig, options: TransformersOptions, thinking: ThinkingSwitch) -> None:
         """Load everything. Raises transformers' errors."""
-        self._config, self._options = config, options
+        self._config, self._options, self._thinking = config, options, thinking
         source = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
         self._processor = AutoProcessor.from_pretrained(os.path.expanduser(config.model), **source)
         self.tokenizer = self._processor.tokenizer
@@ -133,7 +134,7 @@ class LoadedModel:
 
     def _inputs(self, prompts: list[Prompt], **more: Any) -> Inputs:
         try:
-            inputs = build_inputs(self._processor, prompts, **more)
+            inputs = build_inputs(self._processor, prompts, self._thinking, **more)
         except Exception as error:
             raise UnreadableImage(
                 f"{prompts[0].key}: image and text could not be prepared for {self._config.model} "
@@ -214,7 +215,8 @@ class LoadedModel:
                 call = replace(call, proposed_tokens=proposed, accepted_tokens=accepted, target_calls=len(passes))
             if request.prompt.attention is not None:
                 tokens = row[: call.output_tokens]
-                texts = find_in_output(tokens, self.tokenizer, call.text)
+                output_text = call.text if call.thinking is None else "".join(texts_of_output(tokens, self.tokenizer))
+                texts = find_in_output(tokens, self.tokenizer, output_text)
                 fed = with_output(self._inputs([request.prompt]), tokens[:-1])
                 weights = read_attention(self._model, fed, request.prompt.attention.layer, length, len(texts))
                 call = _with_weights(call, request, texts, weights)
@@ -227,7 +229,7 @@ class LoadedModel:
         assert attention is not None and attention.text is not None
         steps = Steps(lambda: [])
         inputs = self._inputs([prompt], return_offsets_mapping=True)
-        offsets, shown = inputs.pop("offset_mapping")[0].tolist(), shown_text(self._processor, prompt)
+        offsets, shown = inputs.pop("offset_mapping")[0].tolist(), shown_text(self._processor, prompt, self._thinking)
         begin, texts = find_in_prompt(offsets, shown, prompt.messages[-1], attention.text)
         weights = read_attention(self._model, inputs, attention.layer, begin, len(texts))
         return _with_weights(
@@ -237,7 +239,7 @@ class LoadedModel:
     def _assisted(self, prompt: Prompt, inputs: Inputs) -> contextlib.AbstractContextManager[list[int]]:
         images = images_of(inputs) if self._options.assistant_images else {}
         if images and self._assistant_processor is not None:
-            images = images_of(build_inputs(self._assistant_processor, [prompt]))
+            images = images_of(build_inputs(self._assistant_processor, [prompt], self._thinking))
         return assisted_call(self._model, self._assistant, images)
 
     def _end_tokens(self, sampling: Sampling) -> list[int]:
@@ -248,12 +250,14 @@ class LoadedModel:
         ends = [count for count, token in enumerate(row, 1) if token in self._end_tokens(request.sampling)]
         tokens, text, is_cut = cut_at_stop(row[: min(ends, default=None)], self.tokenizer, request.sampling.stop)
         is_stopped = is_cut or bool(ends)
+        if request.prompt.native and not is_cut:  # the marks of a thinking are special tokens in Gemma 4
+            text = self.tokenizer.decode([token for token in tokens if token not in self._eos_token_ids])
         logprobs = None
         if steps.logprobs:
             values = torch.cat([step[number] for step in steps.logprobs[: len(tokens)]]).tolist()
             logprobs = TokenLogprobs(texts_of_output(tokens, self.tokenizer), tuple(values))
         image_token_id = getattr(self._processor, "image_token_id", None)
-        return Call(
+        call = Call(
             key=request.prompt.key,
             text=text if is_stopped else text.rstrip("\ufffd"),  # the limit may cut a character in two
             finish_reason="stop" if is_stopped else "length",
@@ -266,6 +270,7 @@ class LoadedModel:
             image_tokens=None if image_token_id is None else prompt_ids.count(image_token_id),
             logprobs=logprobs,
         )
+        return with_thinking(call, request.prompt, self.tokenizer.decode(prompt_ids[-8:]))
 
 
 def _with_weights(call: Call, request: Request, texts: tuple[str, ...], weights: list[float]) -> Call:

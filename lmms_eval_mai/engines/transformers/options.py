@@ -1,6 +1,7 @@
 """The arguments of the `transformers` engine, and the check before a model is loaded."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from lmms_eval_mai.engines.arguments import Arguments, Count
@@ -43,6 +44,9 @@ class TransformersOptions(Arguments):
     """Branch, tag or commit of the checkpoint on the Hugging Face Hub."""
     trust_remote_code: bool = False
     """Whether code that comes with the checkpoint may run."""
+
+    chat_template_kwargs: Mapping[str, Any] | None = None
+    """Arguments of the model's chat template, such as {"reasoning_effort": "low"}."""
 
     def check(self, side: str, model: str) -> None:
         """Refuse a checkpoint that is missing or has no vision. Raises `ArgumentError`."""

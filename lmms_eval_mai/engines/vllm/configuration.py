@@ -70,7 +70,10 @@ def argument_names() -> frozenset[str] | None:
         return None
     from vllm.engine.arg_utils import AsyncEngineArgs
 
-    return frozenset(field.name for field in dataclasses.fields(AsyncEngineArgs)) - {"model"} | {"devices"}
+    return frozenset(field.name for field in dataclasses.fields(AsyncEngineArgs)) - {"model"} | {
+        "devices",
+        "chat_template_kwargs",
+    }
 
 
 @contextlib.contextmanager
@@ -149,6 +152,8 @@ def _arguments(config: EngineConfig, share: Share | None, machine: Machine) -> d
             found["distributed_executor_backend"] = ONE_PROCESS
     types = {field.name: str(field.type) for field in dataclasses.fields(AsyncEngineArgs)}
     for name, value in config.arguments.items():
+        if name == "chat_template_kwargs":
+            continue  # of each call
         # lmms-eval reads -1 and 1e4 as floats.
         whole = isinstance(value, float) and value.is_integer() and "float" not in types.get(name, "")
         found[name] = int(value) if whole else value

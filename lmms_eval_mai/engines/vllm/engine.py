@@ -17,9 +17,17 @@ from typing import Any
 from lmms_eval_mai.contract import SIDES, Call, EngineConfig, Message, Prompt, Sampling, Side
 from lmms_eval_mai.engines.checkpoints import checkpoint_identity
 from lmms_eval_mai.engines.messages import end_of, space_for_thinking, without_thinking
+from lmms_eval_mai.engines.thinking import SWITCH, Split, ThinkingSwitch, template_of, with_thinking, without_budget
 from lmms_eval_mai.engines.vllm.configuration import ANY_CONTEXT, PERFORMANCE_ARGUMENTS, configure, start_errors
 from lmms_eval_mai.engines.vllm.environment import engine_environment
-from lmms_eval_mai.engines.vllm.outputs import chat_message, replica_of, sample_error, sampling_params, to_call
+from lmms_eval_mai.engines.vllm.outputs import (
+    chat_message,
+    parser_of,
+    replica_of,
+    sample_error,
+    sampling_params,
+    to_call,
+)
 from lmms_eval_mai.engines.vllm.processes import Processes
 from lmms_eval_mai.errors import EngineCrashed, EngineNotRunning, EngineStartError, SampleError
 
@@ -42,6 +50,9 @@ class VllmEngine:
         self._pair = sorted(both, key=lambda one: SIDES.index(one.side))
         with engine_environment(self._pair) as machine:
             configuration = configure(config, self._pair, machine)
+        self._thinking = ThinkingSwitch(config, template_of(config.model, config.arguments.get("revision")))
+        self._parser: Split | None = None
+        """vLLM's own parser of the thinking, if the argument `reasoning_parser` names it."""
         self.description = configuration.description
         self.starts_alone = configuration.starts_alone
         """Whether no other engine of the pair may start at the same time."""
@@ -69,6 +80,8 @@ class VllmEngine:
             "context": self._requested_context,
             "arguments": {name: value for name, value in given.items() if name not in PERFORMANCE_ARGUMENTS},
         }
+        if self._thinking.is_known:  # else nothing has changed since there is this switch
+            parts["thinking"] = SWITCH
         return json.dumps(parts, sort_keys=True, default=str)
 
     def version(self) -> str:
@@ -113,6 +126,8 @@ class VllmEngine:
             if processes.llm.exception() and (cause := processes.last_error()):
                 raise RuntimeError(cause)
             llm = processes.llm.result()
+            if name := self._config.arguments.get("reasoning_parser"):
+                self._parser = parser_of(name, copy.deepcopy(llm.renderer.get_tokenizer()), self._thinking.given)
             return llm, copy.deepcopy(llm.renderer.get_tokenizer())
 
     def _last_error(self) -> str:
@@ -135,9 +150,12 @@ class VllmEngine:
             await asyncio.wait({building})
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        parameters, replica = sampling_params(sampling, prompt.logprobs), replica_of(prompt.key, self._replicas)
+        if self.llm is not None and self.llm.vllm_config.reasoning_config is None:
+            sampling = without_budget(sampling)
+        parameters, replica = sampling_params(sampling, prompt), replica_of(prompt.key, self._replicas)
         for _ in range(2):
-            requested_at, reason, result = time.perf_counter(), "abort", None
+            requested_at, reason = time.perf_counter(), "abort"
+            result: Any = None
             engine_input = await self._render(prompt, prompt.messages)
             name = f"{self.side}-{next(self._request_numbers)}"
             with self._errors(prompt) as llm:
@@ -151,14 +169,16 @@ class VllmEngine:
             raise EngineCrashed(f"{self._name} is stopping during {prompt.key}. See its log above.")
         if reason not in USABLE_FINISH_REASONS:
             raise SampleError(f"{prompt.key}: vLLM ended the request without an answer ({reason}). See its log above.")
-        return to_call(prompt, engine_input, result, requested_at)
+        call = to_call(prompt, engine_input, result, requested_at)
+        return with_thinking(call, prompt, self._tokenizer.decode(result.prompt_token_ids[-8:]), self._parser)
 
     async def _render(self, prompt: Prompt, messages: tuple[Message, ...]) -> Any:
         """Return the engine's input. Raises a `SampleError` if the prompt does not fit or an image cannot be
         prepared."""
         from vllm.renderers.params import ChatParams
 
-        template = ChatParams(chat_template_kwargs={"add_generation_prompt": True, "tokenize": False})
+        given = {**self._thinking.arguments(prompt), "add_generation_prompt": True, "tokenize": False}
+        template = ChatParams(chat_template_kwargs=given)
         with self._errors(prompt) as llm:
             _, (engine_input,) = await llm.renderer.render_chat_async([list(map(chat_message, messages))], template)
         return engine_input

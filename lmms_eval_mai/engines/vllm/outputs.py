@@ -3,10 +3,12 @@
 import dataclasses
 import hashlib
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from lmms_eval_mai.contract import Call, CallKey, EngineConfig, Image, Message, Prompt, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.messages import is_too_long, merge_adjacent_text
+from lmms_eval_mai.engines.thinking import SWITCH, Split
 from lmms_eval_mai.errors import PromptTooLong, SampleError, UnreadableImage
 from lmms_eval_mai.redaction import error_text
 
@@ -22,17 +24,30 @@ def chat_message(message: Message) -> dict[str, Any]:
     return {"role": message.role, "content": content}
 
 
-def sampling_params(sampling: Sampling, logprobs: bool) -> Any:
-    """Return vLLM's `SamplingParams`, with which vLLM returns an answer when it is complete. `logprobs`: with the
-    log-probability of each token before temperature and penalties."""
+def sampling_params(sampling: Sampling, prompt: Prompt) -> Any:
+    """Return vLLM's `SamplingParams`, with which vLLM returns an answer when it is complete, and the log-probability of
+    each token before temperature and penalties if the prompt asks for it."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     return SamplingParams(  # has the names of `Sampling`
         **{**dataclasses.asdict(sampling), "stop": list(sampling.stop)},
-        logprobs=0 if logprobs else None,  # of the sampled token only
+        logprobs=0 if prompt.logprobs else None,  # of the sampled token only
         flat_logprobs=True,  # lists instead of two objects for each token
+        skip_special_tokens=not prompt.native,  # the marks of a thinking are special tokens in Gemma 4
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
+
+
+def parser_of(name: str, tokenizer: Any, given: Mapping[str, Any]) -> Split:
+    """Return vLLM's parser of a thinking as a function. `given`: arguments of the chat template. Raises vLLM's errors
+    for an unknown name, or for a tokenizer without the parser's marks."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.reasoning import ReasoningParserManager
+
+    arguments = {**given, SWITCH: True}
+    parser = ReasoningParserManager.get_reasoning_parser(name)(tokenizer, chat_template_kwargs=arguments)
+    request = ChatCompletionRequest(messages=[], seed=None, chat_template_kwargs=arguments)
+    return lambda text: parser.extract_reasoning(text, request)
 
 
 def to_call(prompt: Prompt, engine_input: Any, result: Any, requested_at: float) -> Call:

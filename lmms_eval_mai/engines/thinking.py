@@ -1,0 +1,133 @@
+"""A model's own thinking: the switch in its chat template, and its end in an output.
+
+The chat templates of hybrid models (Qwen3.5, Gemma 4, GLM-4.6V) have the variable `enable_thinking`, which is mostly on
+by default. All calls but `native` ones switch it off. A template without the variable is rendered as it always was.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling
+from lmms_eval_mai.errors import ArgumentError
+
+SWITCH = "enable_thinking"
+MARKS = (
+    ("<think>", "</think>"),
+    ("<|channel>thought", "<channel|>"),  # Gemma 4
+    ("<analysis>", "</analysis>"),
+    ("◁think▷", "◁/think▷"),  # Kimi-VL
+)
+"""The texts before and after a thinking. Many templates put the first one into the prompt."""
+SHORT = ("simple", "task", "stage2", "transfer")
+"""The calls whose models must not think."""
+TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "processor_config.json", "tokenizer_config.json")
+"""Where a checkpoint has its chat template. vLLM and transformers use the first one."""
+
+Split = Callable[[str], tuple[str | None, str | None]]
+"""Returns the thinking and the answer in an output. None: there is none."""
+
+
+class ThinkingSwitch:
+    """What one model's chat template gets, and whether it can let the model think by itself."""
+
+    def __init__(self, config: EngineConfig, template: str | None) -> None:
+        """`template`: None if it cannot be read, because a server has it. Raises `ArgumentError`."""
+        self.is_known = template is None or SWITCH in template
+        after = (template or "").rpartition("add_generation_prompt")[2]
+        can_think = self.is_known or any(start in after for start, _ in MARKS)  # Qwen3-VL Thinking always thinks
+        given = config.arguments.get("chat_template_kwargs")
+        self.given: Mapping[str, Any] = {} if given is None else given
+        argument = f"{config.side}_chat_template_kwargs={given}"
+        if not isinstance(self.given, Mapping):
+            raise ArgumentError(f"{argument} is invalid: expected a mapping.")
+        if SWITCH in self.given:
+            raise ArgumentError(
+                f"{argument}: each call sets {SWITCH} itself. Leave it out, and give think=native if the models must "
+                "think by themselves."
+            )
+        self._refusal = (
+            None
+            if can_think
+            else (
+                f"think=native needs a model that can think by itself, and the chat template of {config.side}="
+                f"{config.model} has no {SWITCH}. Use think=R, or another model (docs/first-run.md names some)."
+            )
+        )
+        if config.native and self._refusal:
+            raise ArgumentError(self._refusal)
+
+    def arguments(self, prompt: Prompt) -> dict[str, Any]:
+        """Return the additional arguments of the chat template for a prompt. Raises `ArgumentError`."""
+        if prompt.native and self._refusal:  # a request to a server may ask for it
+            raise ArgumentError(self._refusal)
+        return {**self.given, **({SWITCH: prompt.native} if self.is_known else {})}
+
+
+def template_of(model: str, revision: str | None = None) -> str:
+    """Return the chat template of a checkpoint on this machine or on the Hugging Face hub. Empty: none was found."""
+    from transformers.utils import cached_file
+
+    for name in TEMPLATE_FILES:
+        found = cached_file(
+            str(Path(model).expanduser()) if Path(model).expanduser().is_dir() else model,
+            name,
+            revision=revision,
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+        text = Path(found).read_text(encoding="utf-8") if found else ""
+        if text and name.endswith(".json"):
+            text = str(json.loads(text).get("chat_template") or "")
+        if text:
+            return text
+    return ""
+
+
+def split(text: str, is_open: bool, is_cut: bool) -> tuple[str | None, str]:
+    """Return the thinking at the beginning of an output, without its marks, and what follows it. The first end mark
+    ends it, as in vLLM's parsers. None: the model did not think.
+
+    `is_open`: whether the prompt ends with a start mark. `is_cut`: whether a limit ended the output. A thinking without
+    an end mark has no answer.
+    """
+    ends = [(place, end) for _, end in MARKS if (place := text.find(end)) >= 0]
+    begins = text.lstrip().startswith(tuple(start for start, _ in MARKS))
+    if not ends and not (is_open or is_cut or begins):
+        return None, text
+    place, end = min(ends, default=(len(text), ""))
+    thinking = text[:place].strip()
+    for start, _ in MARKS:
+        thinking = thinking.removeprefix(start).strip()
+    return thinking, text[place + len(end) :].lstrip()
+
+
+def with_thinking(call: Call, prompt: Prompt, shown: str, parser: Split | None = None) -> Call:
+    """Return a call with its thinking apart from its text, if the model's own thinking is on. `shown`: the end of the
+    prompt as the model sees it. `parser`: used in place of the marks."""
+    is_open = shown.rstrip().endswith(tuple(start for start, _ in MARKS))
+    if not (prompt.native or is_open):
+        return call
+    if parser is None:
+        thinking, text = split(call.text, is_open, call.finish_reason != "stop")
+    else:
+        found, answer = parser(call.text)
+        thinking, text = found and found.strip(), (answer or "").lstrip()
+    return dataclasses.replace(call, thinking=thinking, text=text)
+
+
+def thought_first(prompt: str, text: str, thinking: str | None) -> bool:
+    """Return whether a model thought by itself in a call that must not. The arguments are fields of the call."""
+    in_text = any(end in text or text.lstrip().startswith(start) for start, end in MARKS)
+    return prompt in SHORT and (thinking is not None or in_text)
+
+
+def without_budget(sampling: Sampling) -> Sampling:
+    """Return the decoding for an engine that cannot end a thinking: the budget limits the whole output."""
+    budget = sampling.thinking_token_budget
+    if budget is None:
+        return sampling
+    return dataclasses.replace(sampling, max_tokens=min(sampling.max_tokens, budget), thinking_token_budget=None)

@@ -1,0 +1,170 @@
+"""A model's own thinking: the switch in the chat template, and the split of an output."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.endpoints import with_servers
+from support.scripted_server import ScriptedServer
+
+from lmms_eval_mai.contract import Call, CallKey, CallPrompt, EngineConfig, Message, Prompt, Sampling
+from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
+from lmms_eval_mai.engines.thinking import ThinkingSwitch, template_of, thought_first, without_budget
+from lmms_eval_mai.errors import ArgumentError
+
+HYBRID = "{% if add_generation_prompt %}<a>{% if enable_thinking is false %}<think></think>{% endif %}{% endif %}"
+ALWAYS = "{% if add_generation_prompt %}<a><think>{% endif %}"
+PLAIN = "{% if add_generation_prompt %}<a>{% endif %}"
+
+
+def asked(kind: CallPrompt = "native") -> Prompt:
+    return Prompt((Message("user", ("What is it?",)),), CallKey("t", 0, 0, "small", kind))
+
+
+SPLITS: dict[str, tuple[str | None, str]] = {
+    "red, so yes</think>\n\n[[Yes]]": ("red, so yes", "[[Yes]]"),
+    "<think>\nred\n</think>[[Yes]]": ("red", "[[Yes]]"),
+    "[[No]]? no</think>[[Yes]]</think>[[No]]": ("[[No]]? no", "[[Yes]]</think>[[No]]"),
+    "</think>\n\n[[Yes]]": ("", "[[Yes]]"),
+    "<think>red and": ("red and", ""),
+    "<|channel>thought\nred\n<channel|>[[Yes]]": ("red", "[[Yes]]"),
+    "<|channel>thought\nred and": ("red and", ""),
+    "<analysis>red</analysis>[[Yes]]": ("red", "[[Yes]]"),
+    "[[Yes]]": (None, "[[Yes]]"),
+}
+"""Output -> its thinking and what follows."""
+
+
+async def said(output: str, kind: CallPrompt = "native", **fields: Any) -> Call:
+    """Return the call of a scripted engine with this output."""
+    engine = ScriptedEngine("small", lambda prompt: Answer(output, **fields))
+    await engine.start()
+    return await engine.generate(asked(kind), Sampling(8))
+
+
+@pytest.mark.parametrize("output", SPLITS)
+def test_first_end_mark_ends_the_thinking_and_only_the_rest_is_the_text(output: str) -> None:
+    call = asyncio.run(said(output))
+    assert (call.thinking, call.text) == SPLITS[output]
+
+
+def test_output_without_marks_that_a_limit_ended_is_a_thinking_without_an_answer() -> None:
+    call = asyncio.run(said("red and", finish_reason="length"))
+    assert (call.thinking, call.text) == ("red and", "")
+
+
+def test_other_calls_keep_their_output_and_a_record_may_have_its_thinking_apart() -> None:
+    for output in SPLITS:
+        for kind in ("simple", "think", "transfer"):
+            call = asyncio.run(said(output, kind))  # type: ignore[arg-type]
+            assert (call.thinking, call.text) == (None, output)
+    call = asyncio.run(said("a</think>b", thinking="c"))
+    assert (call.thinking, call.text) == ("c", "a</think>b")
+
+
+def test_short_answer_with_a_mark_of_any_family_has_a_thinking() -> None:
+    for output, (thinking, _) in SPLITS.items():
+        call = asyncio.run(said(output, "simple"))
+        assert thought_first("simple", call.text, call.thinking) == (thinking is not None)
+
+
+def switch(template: str | None, native: bool = False, **arguments: Any) -> ThinkingSwitch:
+    return ThinkingSwitch(EngineConfig("small", "vllm", "m", arguments, native=native), template)
+
+
+def test_template_gets_the_switch_if_it_knows_it_and_the_arguments_of_the_user() -> None:
+    given = {"reasoning_effort": "low"}
+    assert switch(HYBRID).arguments(asked("simple")) == {"enable_thinking": False}
+    assert switch(HYBRID, chat_template_kwargs=given).arguments(asked()) == {**given, "enable_thinking": True}
+    assert switch(None).arguments(asked("think")) == {"enable_thinking": False}  # a server filters what it knows
+    assert switch(PLAIN, chat_template_kwargs=given).arguments(asked("simple")) == given
+    assert switch(ALWAYS, native=True).arguments(asked()) == {}
+
+
+@pytest.mark.parametrize("given", [{"enable_thinking": True}, "low", ["low"]])
+def test_user_cannot_give_the_switch(given: Any) -> None:
+    with pytest.raises(ArgumentError, match="small_chat_template_kwargs"):
+        switch(HYBRID, chat_template_kwargs=given)
+
+
+def test_model_that_cannot_think_by_itself_is_refused_at_the_start_and_in_a_request() -> None:
+    with pytest.raises(ArgumentError, match="think=native needs a model that can"):
+        switch(PLAIN, native=True)
+    with pytest.raises(ArgumentError, match="think=native needs a model that can"):
+        switch(PLAIN).arguments(asked())
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"chat_template.jinja": "a", "chat_template.json": {"chat_template": "b"}}, "a"),
+        ({"chat_template.json": {"chat_template": "b"}, "tokenizer_config.json": {"chat_template": "d"}}, "b"),
+        ({"processor_config.json": {"chat_template": "c"}, "tokenizer_config.json": {"chat_template": "d"}}, "c"),
+        ({"processor_config.json": {}, "tokenizer_config.json": {"chat_template": "d"}}, "d"),
+        ({"tokenizer_config.json": {}}, ""),
+    ],
+)
+def test_template_is_found_in_every_file_that_may_have_it(
+    tmp_path: Path, files: Mapping[str, Any], expected: str
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    assert template_of(str(tmp_path)) == expected
+
+
+def test_budget_limits_the_output_where_a_thinking_cannot_be_ended() -> None:
+    assert without_budget(Sampling(100, thinking_token_budget=9)) == Sampling(9)
+    assert without_budget(Sampling(100)) == Sampling(100)
+
+
+# --- endpoints ---
+
+REPLIES: list[tuple[dict[str, Any], str, tuple[str | None, str]]] = [
+    ({"reasoning": "\nred\n", "content": "\n\n[[Yes]]"}, "stop", ("red", "[[Yes]]")),
+    ({"reasoning_content": "red", "content": "[[Yes]]"}, "stop", ("red", "[[Yes]]")),
+    ({"reasoning": "red and", "content": None}, "length", ("red and", "")),
+    ({"reasoning": "red.", "content": None}, "stop", ("red.", "")),
+    ({"content": "red</think>[[Yes]]"}, "stop", ("red", "[[Yes]]")),
+    ({"content": "red and"}, "length", ("red and", "")),
+    ({"reasoning": None, "content": "[[Yes]]"}, "stop", (None, "[[Yes]]")),
+]
+"""Messages of vLLM's server, with a reasoning parser and without one."""
+
+
+@pytest.mark.parametrize(("message", "reason", "expected"), REPLIES)
+def test_reply_of_a_server_is_split(message: dict[str, Any], reason: str, expected: tuple[str | None, str]) -> None:
+    server = ScriptedServer(answer=lambda body: (message, reason))
+    call = with_servers([server], lambda engine: engine.generate(asked(), Sampling(8)))
+    assert (call.thinking, call.text) == expected
+
+
+def test_server_that_reports_its_context_gets_the_switch_and_others_only_if_it_is_needed() -> None:
+    off, on = ({"chat_template_kwargs": {"enable_thinking": value}} for value in (False, True))
+    effort = {"reasoning_effort": "low"}
+    for context, kind, arguments, expected in (
+        (1000, "simple", {}, off),
+        (None, "simple", {}, {}),
+        (None, "native", {}, on),
+        (
+            None,
+            "simple",
+            {"chat_template_kwargs": effort},
+            {"chat_template_kwargs": {**effort, "enable_thinking": False}},
+        ),
+    ):
+        server = ScriptedServer(context=context)
+        with_servers([server], lambda engine, kind=kind: engine.generate(asked(kind), Sampling(8)), **arguments)
+        assert {name: value for name, value in server.seen[0].items() if "template" in name} == expected
+
+
+def test_server_that_refuses_the_budget_of_a_thinking_gets_a_limit_of_the_output() -> None:
+    server = ScriptedServer(
+        context=1000, refusal="thinking_token_budget is set but reasoning_config is not configured."
+    )
+    server.faults.append((400, {}))
+    with_servers([server], lambda engine: engine.generate(asked(), Sampling(100, thinking_token_budget=9)))
+    sent = [(body.get("thinking_token_budget"), body["max_tokens"]) for body in server.seen]
+    assert sent == [(9, 100), (None, 9)]
