@@ -92,6 +92,15 @@ def tiny_pair() -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
+def tiny_hybrid() -> tuple[Path, Path]:
+    """Paths of two tiny random checkpoints of Qwen3.5's architecture, whose template switches their thinking."""
+    from support.make_tiny_hybrid import make_pair
+
+    with one_at_a_time(WORK):
+        return make_pair(WORK / "hybrid")
+
+
+@pytest.fixture(scope="session")
 def tiny_internvl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Path of a tiny random InternVL checkpoint, which cuts images into tiles."""
     from support.make_tiny_internvl import make_checkpoint

@@ -35,7 +35,7 @@ from lmms_eval_mai.method.trace import Settings
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run import calibration, presets
 from lmms_eval_mai.run.calibration import Calibration
-from lmms_eval_mai.run.decoding import check_native, check_official
+from lmms_eval_mai.run.decoding import check_official
 
 
 def _layer(value: Any) -> int | float:
@@ -284,11 +284,11 @@ def parse(arguments: Mapping[str, Any]) -> Config:
         values["calibration"] = calibration.read(values["min_confidence"])
     config = read(Config, values)
     _check_choices(config, arguments)
-    check_official(config.decoding, config.official_decoding)
-    check_native(config.native_gen_kwargs)
-    config = config.model_copy(
-        update={side: dataclasses.replace(getattr(config, side), native=side in config.native) for side in SIDES}
-    )
+    check_official(config.decoding, config.official_decoding, config.native_gen_kwargs)
+    sides: dict[str, Any] = {
+        side: dataclasses.replace(getattr(config, side), native=side in config.native) for side in SIDES
+    }
+    config = config.model_copy(update=sides)
     for engine in config.engines():
         if not engine.model:
             example = "PATH of a JSON-lines script" if engine.engine == "scripted" else "http://HOST:PORT/v1"

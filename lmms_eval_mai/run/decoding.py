@@ -147,9 +147,10 @@ def check_conflict(gen_kwargs: Mapping[str, Any], config: "Config") -> None:
             )
 
 
-def check_official(decoding: str, official: Mapping[str, Any] | None) -> None:
-    """Check the arguments `decoding` and `official_decoding`; the values of the second one also if they are not used.
-    Raises `ArgumentError`."""
+def check_official(decoding: str, official: Mapping[str, Any] | None, native: Mapping[str, Any] | None) -> None:
+    """Check the arguments `decoding`, `official_decoding` and `native_gen_kwargs`; the values of the last two also if
+    they are not used. Raises `ArgumentError`."""
+    _read(native or {}, "In native_gen_kwargs, ")
     if official is not None:
         _read(official, "In official_decoding, ")
     elif decoding == "official":
@@ -157,11 +158,6 @@ def check_official(decoding: str, official: Mapping[str, Any] | None) -> None:
             "decoding=official needs decoding arguments that are published for the models, and none are known for "
             "these. Choose a pair that has them, such as pair=qwen3vl-2b-8b, or give official_decoding={...}."
         )
-
-
-def check_native(given: Mapping[str, Any] | None) -> None:
-    """Check the argument `native_gen_kwargs`. Raises `ArgumentError`."""
-    _read(given or {}, "In native_gen_kwargs, ")
 
 
 def _read(given: Mapping[str, Any], prefix: str = "The decoding argument ") -> Decoding:

@@ -18,7 +18,7 @@ from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.calls import CallEvent
 from lmms_eval_mai.method.files import of_steps
-from lmms_eval_mai.method.methods import LARGE, METHODS, Method
+from lmms_eval_mai.method.methods import LARGE, METHODS, THINKING, Method
 from lmms_eval_mai.method.run import run
 from lmms_eval_mai.method.thresholds import Thresholds
 from lmms_eval_mai.method.trace import Sample, Trace, category_of
@@ -55,7 +55,21 @@ TOGETHER = """
 - stop: {exit: same, answer: small.explain, agree: [small.think, large.simple]}
 - stop: {exit: other, answer: large.simple}
 """
-OWN = {"both": BOTH, "agree_then_own": AGREE_THEN_OWN, "explain_first": EXPLAIN_FIRST, "together": TOGETHER}
+OWN_AND_ITS = """
+- ask: large.simple
+- stop: {exit: confident, answer: large.simple, sure: {large.simple: 0.9}}
+- ask: small.native
+- stop: {exit: agree, answer: small.native, agree: [small.native, large.simple]}
+- {ask: large.transfer, of: small.native}
+- stop: {exit: transfer, answer: large.transfer}
+"""
+OWN = {
+    "native": OWN_AND_ITS,
+    "both": BOTH,
+    "agree_then_own": AGREE_THEN_OWN,
+    "explain_first": EXPLAIN_FIRST,
+    "together": TOGETHER,
+}
 """Methods of a user, as YAML."""
 
 
@@ -115,6 +129,9 @@ explain_first S | think=Yes | No@0.95 | sure | l.simple s.explain
 explain_first S | think=Yes | No think=Yes | both_think | l.simple s.explain s.think l.think
 explain_first S | think=Yes | No think=No | back | l.simple s.explain s.think l.think s.transfer
 explain_first E | think=Yes | No think=No | back | l.simple s.explain l.explain s.transfer
+native S | native=No | No@0.5 | agree | l.simple s.native
+native R two_stage | native=Yes | No@0.5 | transfer | l.simple s.native l.transfer
+native S |  | No@0.95 | confident | l.simple
 together S | think=Yes | No | other | l.simple s.explain s.think
 together E | think=Yes | Yes | same | l.simple s.explain
 """
@@ -142,7 +159,7 @@ def test_answers_lead_to_an_exit_by_these_calls_with_the_papers_prompts(row: str
     made = [f"{call.key.side[0]}.{call.key.prompt}" for call in trace.calls]
     assert (trace.exit, made) == (exit, calls.split())
     assert trace.settings.method == method_of(name) and trace.answer in trace.calls
-    thinking = {call.key.name: call.text for call in trace.calls if call.key.prompt in ("think", "explain")}
+    thinking = {call.key.name: call.text for call in trace.calls if call.key.prompt in THINKING}
     for call in trace.calls:
         of = thinking.get(call.key.of, "")
         ending = {
@@ -151,6 +168,7 @@ def test_answers_lead_to_an_exit_by_these_calls_with_the_papers_prompts(row: str
             "explain": prompts.instruction("E", "word"),
             "stage2": prompts.stage2(of, "word"),
             "transfer": prompts.transfer("previous_thinking", of, "word"),
+            "native": prompts.instruction("S", "word"),
         }[call.key.prompt]
         sent = [request for request in scripts[call.key.side == "large"].prompts if request.key == call.key]
         assert len(sent) == 1 and "".join(map(str, sent[0].messages[-1].content[1:])).endswith(ending)
@@ -161,6 +179,66 @@ def test_the_table_has_every_exit_of_each_method() -> None:
     for row in PATHS.strip().split("\n"):
         seen.setdefault(row.split()[0], set()).add(row.split("|")[3].strip())
     assert {name: set(method_of(name).exits) for name in seen} == seen and {*METHODS, *OWN} == {*seen}
+
+
+NATIVE = """
+mai S | Yes native=red</think>No | No | agree_think | s.simple l.simple s.native
+mai S | Yes native=No</think>Yes | No | transfer | s.simple l.simple s.native l.transfer
+mai E | Yes think=No | No | agree_think | s.simple l.simple s.explain
+mai R two_stage | Yes stage2=No | No | agree_think | s.simple l.simple s.think s.stage2
+mai - | Yes native=red</think>No | No | agree_think | s.task l.task s.native
+full_rt S | native=red</think>Yes |  | transfer | s.native l.transfer
+large S |  | native=red</think>Yes | large | l.native
+large - |  | native=red</think>Yes | large | l.native
+large R |  | think=Yes | large | l.think
+own_thinking S |  | No@0.5 native=red</think>Yes | large_think | l.simple l.native
+"""
+"""Like `PATHS`, with `think=native`. `-`: another lmms-eval task."""
+
+
+@pytest.mark.parametrize("row", NATIVE.strip().split("\n"))
+def test_models_think_by_themselves_except_in_tasks_with_a_thinking_prompt(row: str) -> None:
+    given, small, large, exit, calls = (cell.strip() for cell in row.split("|"))
+    name, variant, *words = given.split()
+    one = sample(variant=None if variant == "-" else variant, two_stage="two_stage" in words)
+    answers = []
+    for side in (small, large):
+        found = answers_of(side)
+        if "native" in found:
+            thinking, _, answer = found["native"].text[2:-2].partition("</think>")
+            found["native"] = Answer(f"{thinking}</think>\n\n[[{answer}]]")
+        answers.append(found | {"task": found.get("simple", Answer(""))})
+    trace, *scripts = run_method(name, one, *answers, think="native")
+    made = [f"{call.key.side[0]}.{call.key.prompt}" for call in trace.calls]
+    assert (trace.exit, made) == (exit, calls.split())
+    ending = OWN_INSTRUCTION if variant == "-" else prompts.instruction("S", "word")
+    for script in scripts:
+        for request in script.prompts:
+            if request.native:
+                assert str(request.messages[-1].content[-1]).endswith(ending)
+
+
+@pytest.mark.parametrize(
+    ("output", "choice", "reference"),
+    [
+        ("red. [[No]]</think>\n\n[[Yes]]", "keep", "red. [[No]]\n\n[[Yes]]"),
+        ("red. [[No]]</think>\n\n[[Yes]]", "cut", "red. [[No]]"),
+        ("<|channel>thought\nred.<channel|>[[Yes]]", "cut", "red."),
+        ("<think>red and", "keep", "red and"),
+        ("[[Yes]]", "keep", "[[Yes]]"),
+    ],
+)
+def test_transfer_has_the_thinking_without_its_marks(output: str, choice: Any, reference: str) -> None:
+    small, large = {"native": output}, {"transfer": NO}
+    trace, _, script = run_method("full_rt", sample(), small, large, think="native", transfer_answer=choice)
+    assert script.prompt_of("transfer").endswith(prompts.transfer("pope", reference, "word"))
+    assert trace.calls[1].key.of == "small.native"
+
+
+def test_thinking_that_was_cut_has_no_answer() -> None:
+    small = {"simple": YES, "native": Answer("[[No]] or", finish_reason="length")}
+    trace, *_ = run_method("mai", sample(), small, {"simple": NO, "transfer": NO}, think="native")
+    assert trace.exit == "transfer" and trace.calls[2].parsed is None and trace.calls[2].thinking == "[[No]] or"
 
 
 def test_a_document_with_options_is_asked_for_a_letter_and_its_answers_are_compared_as_letters() -> None:

@@ -56,6 +56,17 @@ def found(store: Store, asked: Prompt, sampling: Sampling = SAMPLING) -> Call | 
     return asyncio.run(store.find(asked, sampling))
 
 
+def test_a_call_in_which_the_model_thinks_by_itself_is_another_call(tmp_path: Path) -> None:
+    native = dataclasses.replace(prompt(), key=key(prompt="native"))
+    written(tmp_path, (native, call(thinking="red")), run="a")
+    store = opened(tmp_path, run="b")
+    shared = found(store, native)
+    assert shared is not None and shared.thinking == "red"
+    assert found(store, prompt()) is None
+    assert found(store, native, dataclasses.replace(SAMPLING, thinking_token_budget=9)) is None
+    store.close()
+
+
 def test_a_call_is_read_as_it_was_written(tmp_path: Path) -> None:
     weights = TokenWeights(("a", "\u2028", ""), (0.1, 1 / 3, 5e-324))
     full = call(answer_logprob=-0.1, started_at=1e9 + 0.3, image_tokens=4, attention=weights, target_calls=2)

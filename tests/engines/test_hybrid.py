@@ -1,0 +1,69 @@
+"""A model that thinks by itself, of Qwen3.5's architecture, on real vLLM and transformers."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from support.engines import engine_of, make_image, prompt, started
+
+from lmms_eval_mai.contract import Call, CallPrompt, Prompt, Sampling
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.run.loop import LoopThread
+
+QUESTION = prompt(0, make_image("red"), "Is there a dog in the image?\n", "Answer the question.")
+OFF, ON = "assistant\n<think>\n\n</think>\n\n", "assistant\n<think>\n"
+
+
+def asked(kind: Any) -> Prompt:
+    return replace(QUESTION, key=replace(QUESTION.key, prompt=kind))
+
+
+@pytest.mark.long
+def test_vllm_switches_the_thinking_on_in_native_calls_only_and_ends_it_at_its_budget(
+    cores: None, tiny_hybrid: tuple[Path, Path], loop: LoopThread
+) -> None:
+    engine = engine_of(
+        small=str(tiny_hybrid[0]), think="native", reasoning_parser="qwen3", chat_template_kwargs='{"other": 1}'
+    )
+    with started(engine, loop) as running:
+        for kind in get_args(CallPrompt):
+            rendered = loop.run(engine._render(asked(kind), asked(kind).messages))
+            shown = engine._tokenizer.decode(rendered["prompt_token_ids"][-16:])
+            assert shown.endswith(ON if kind == "native" else OFF), kind
+        sampling = Sampling(40, ignore_eos=True)
+        (cut,) = running.generate(asked("native"), sampling=sampling)
+        (ended,) = running.generate(asked("native"), sampling=replace(sampling, thinking_token_budget=8))
+        (short,) = running.generate(asked("simple"), sampling=sampling)
+    assert all(isinstance(call, Call) for call in (cut, ended, short))
+    assert cut.thinking and cut.text == "" and cut.finish_reason == "length"
+    assert ended.thinking and ended.text and ended.output_tokens == 40
+    assert short.thinking is None and short.text
+    assert ended.prompt_tokens == short.prompt_tokens - 4  # the end of an empty thinking
+
+
+@pytest.mark.slow
+def test_transformers_switches_the_thinking_on_in_native_calls_only(
+    tiny_hybrid: tuple[Path, Path], loop: LoopThread
+) -> None:
+    engine = engine_of(small=str(tiny_hybrid[0]), think="native", engine="transformers")
+    with started(engine, loop) as running:
+        native, short = running.generate(asked("native"), asked("simple"))
+    assert native.thinking and native.text == "" and short.thinking is None and short.text
+    assert native.prompt_tokens == short.prompt_tokens - 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_model_without_the_switch_is_refused_before_it_starts(engine: str, tiny_pair: tuple[Path, Path]) -> None:
+    for given in ({"think": "native"}, {"chat_template_kwargs": '{"enable_thinking": true}'}):
+        with pytest.raises(ArgumentError, match="think=native"):
+            engine_of(small=str(tiny_pair[0]), engine=engine, **given)
+    plain = engine_of(small=str(tiny_pair[0]), engine=engine)
+    assert "thinking" not in plain.identity()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_identity_of_a_model_with_the_switch_tells_that_it_is_used(engine: str, tiny_hybrid: tuple[Path, Path]) -> None:
+    assert "enable_thinking" in engine_of(small=str(tiny_hybrid[0]), engine=engine).identity()
