@@ -3,11 +3,11 @@
 
 from collections.abc import Sequence
 
-from lmms_eval_mai.engines.vllm.gpu_memory import GIB, USABLE, shares
+from lmms_eval_mai.engines.vllm.gpu_memory import GIB, USABLE, kv_cache_bytes, shares
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.run.config import Config
 
-HEADINGS = ("", "GPU", "share", "GiB", "weights GiB", "left GiB")
+HEADINGS = ("", "GPU", "share", "GiB", "weights GiB", "left GiB", "KV cache GiB")
 
 
 def parse_gpus(text: str) -> list[float]:
@@ -50,10 +50,16 @@ def describe(config: Config, gpus: Sequence[float], rank: int | None = None) -> 
         weights = None if share.weight_bytes is None else share.weight_bytes / len(share.gpus) / GIB
         sizes = ("?", "?") if weights is None else (f"{weights:.1f}", f"{memory - weights:.1f}")
         numbers = ",".join(map(str, share.gpus))
-        rows.append((f"{engine.side} {engine.model}", numbers, f"{utilization:.0%}", f"{memory:.1f}", *sizes))
+        total = gpus[share.gpus[0]]
+        cache = kv_cache_bytes(total * GIB, share, 16_384 if total >= 70 else 8_192)  # vLLM's default batches
+        shown = "measured" if cache is None else f"{cache / GIB:.1f}"
+        rows.append((f"{engine.side} {engine.model}", numbers, f"{utilization:.0%}", f"{memory:.1f}", *sizes, shown))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    note = "What is left is for the KV cache, images, buffers and CUDA graphs: about 4 GiB at least."
+    note = (
+        "What is left is for images, buffers, CUDA graphs and the KV cache. With a size, both engines of one GPU start "
+        "at the same time; if it holds fewer than 16,384 tokens, vLLM measures, one engine after the other."
+    )
     if any(share.weight_bytes is None for share in found.values()):
         note = (
             "Neither the cache nor the hub has the models, so these shares are guesses. docs/first-run.md has those of "

@@ -57,11 +57,26 @@ class Engines:
         other starts are cancelled. Raises `EngineStartError`; the caller must then call `stop`."""
         async with self._starting:
             new = [side for side in self.models if side in sides and side not in self._up]
-            if all(getattr(self.models[side].engine, "starts_alone", False) for side in new):  # they share a GPU
-                for side in new:
+            if not any(getattr(self.models[side].engine, "measures", False) for side in new):
+                try:
+                    await gather_or_cancel(map(self._start, new))
+                    return
+                except EngineStartError as error:
+                    # Only vLLM on a shared GPU, with a computed size of its KV cache, can measure instead.
+                    shared = [side for side in new if getattr(self.models[side].engine, "may_measure", False)]
+                    if len(shared) < 2 or "memory" not in str(error):
+                        raise
+                    logger.warning(
+                        "mai_cascade: the engines did not fit with the computed sizes of their KV caches. They start "
+                        f"again, one after the other, and measure the memory. {error}"
+                    )
+                for side in shared:
+                    await self.models[side].close()
+                    self._up.discard(side)
+                    self.models[side].engine.measures = True  # type: ignore[attr-defined]
+            for side in new:
+                if side not in self._up:
                     await self._start(side)
-            else:
-                await gather_or_cancel(map(self._start, new))
 
     async def _start(self, side: Side) -> None:
         model, began = self.models[side], time.perf_counter()

@@ -14,7 +14,7 @@ from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.engines.checkpoints import check_checkpoint, text_only_error
 from lmms_eval_mai.engines.logs import is_debug
 from lmms_eval_mai.engines.vllm.environment import BOUND_THREADS, Machine, detect_platform, worker_count
-from lmms_eval_mai.engines.vllm.gpu_memory import Share, shares
+from lmms_eval_mai.engines.vllm.gpu_memory import LARGEST_SHARES, LEAST_KV_TOKENS, Share, kv_cache_bytes, shares
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, EngineUnavailable, MaiError
 from lmms_eval_mai.redaction import error_text, one_line, redacted
 
@@ -22,7 +22,7 @@ PERFORMANCE_ARGUMENTS = frozenset(
     {
         *("devices", "device_ids", "gpu_memory_utilization", "kv_cache_memory_bytes", "cpu_offload_gb", "max_num_seqs"),
         *("max_num_batched_tokens", "block_size", "enforce_eager", "disable_log_stats", "load_format", "download_dir"),
-        *("mm_processor_cache_gb", "enable_prefix_caching", "distributed_executor_backend"),
+        *("mm_processor_cache_gb", "limit_mm_per_prompt", "enable_prefix_caching", "distributed_executor_backend"),
         "per_request_spec_decode_metrics",
     }
 )
@@ -39,6 +39,8 @@ ON_CPU = {
     "block_size": 32,  # a short prompt never fills a block of 128, the default, so it is never cached
 }
 """Defaults on a CPU, and why vLLM's own do not serve."""
+ONLY_IMAGES = {"video": 0, "audio": 0}
+"""No request has a video or a sound, so vLLM neither warms up nor plans for them: 15 s of a start on an H100."""
 SHARED_GPU = (
     " Both models share a GPU. If its memory is too small, take a smaller pair (pair=qwen3vl-2b-4b needs about 22 GiB) "
     "or quantization=fp8; `lmms-eval-mai doctor --gpus GIB` with the same arguments shows what each model gets."
@@ -57,9 +59,10 @@ class Configuration:
     max_model_len: int
     """Requested context in tokens, or `AUTOMATIC`."""
     description: str
-    starts_alone: bool
-    """Whether no other engine may allocate memory while this one starts: it measures the free memory of a GPU that they
-    share (vLLM issue #55827). With a given size of the KV cache an engine does not measure."""
+    shares_gpu: bool
+    measures: bool
+    """Whether it measures the free memory of a GPU that both models share, so that no other engine may start at that
+    time. With a given size of the KV cache it does not."""
 
 
 def argument_names() -> frozenset[str] | None:
@@ -99,18 +102,22 @@ def start_errors(config: EngineConfig, shares_gpu: bool = False) -> Iterator[Non
         ) from error
 
 
-def configure(config: EngineConfig, pair: Sequence[EngineConfig], machine: Machine) -> Configuration:
-    """Return the configuration. `pair`: all vLLM engines of a pair, this one included. Imports vLLM and blocks. Raises
-    `ArgumentError`, or `EngineStartError` if vLLM refuses the model or its arguments."""
+def configure(
+    config: EngineConfig, pair: Sequence[EngineConfig], machine: Machine, measure: bool = False
+) -> Configuration:
+    """Return the configuration. `pair`: all vLLM engines of a pair, this one included. `measure`: vLLM measures
+    the memory, also if the size of the KV cache can be computed. Imports vLLM and blocks. Raises `ArgumentError`, or
+    `EngineStartError` if vLLM refuses the model or its arguments."""
     check_checkpoint(config.side, config.model)
     with start_errors(config):
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.usage.usage_lib import UsageContext
 
-        share, place = None, "on the CPU"
+        share, shared, place = None, 0.0, "on the CPU"
         if machine.platform == "cuda":
-            share = shares(pair, current_platform.device_count(), machine.rank)[config.side]
+            found = shares(pair, current_platform.device_count(), machine.rank)
+            share, shared = found[config.side], sum(one.utilization or 0 for one in found.values())
             place = f"on GPU {','.join(map(str, share.gpus))}"
         elif "devices" in config.arguments:
             raise ArgumentError(f"{config.side}_devices names GPUs, but vLLM runs on the CPU here. Leave it out.")
@@ -124,25 +131,31 @@ def configure(config: EngineConfig, pair: Sequence[EngineConfig], machine: Machi
         if arguments.max_model_len is None:
             on_cpu = machine.platform == "cpu"
             arguments.max_model_len = min(model_config.max_model_len, LONGEST_CPU_CONTEXT) if on_cpu else AUTOMATIC
+        # Keys and values, of 16 bits.
+        heads, head_size = model_config.get_total_num_kv_heads(), model_config.get_head_size()
+        per_token = 2 * 2 * model_config.hf_text_config.num_hidden_layers * heads * head_size
         if machine.platform == "cpu" and not arguments.kv_cache_memory_bytes:
-            # Of 16 bits, for four sequences of full length. vLLM's default is 92% of the memory of a NUMA node.
-            heads, head_size = model_config.get_total_num_kv_heads(), model_config.get_head_size()
-            per_token = 2 * 2 * model_config.hf_text_config.num_hidden_layers * heads * head_size  # keys and values
+            # For four sequences of full length. vLLM's default is 92% of the memory of a NUMA node.
             arguments.kv_cache_memory_bytes = max(64 << 20, 4 * per_token * arguments.max_model_len)
         # Without a usage context vLLM takes the smallest batch limits, those of a bare engine.
         vllm_config = arguments.create_engine_config(UsageContext.LLM_CLASS)
+        cache = vllm_config.cache_config
+        if share is not None and is_shared and not measure and not cache.kv_cache_memory_bytes:
+            memory = current_platform.get_device_total_memory(share.gpus[0])
+            left = kv_cache_bytes(memory, share, vllm_config.scheduler_config.max_num_batched_tokens)
+            if left is not None and left >= LEAST_KV_TOKENS * per_token and shared <= LARGEST_SHARES:
+                cache.kv_cache_memory_bytes = left
     length = arguments.max_model_len
     context = ANY_CONTEXT if length == AUTOMATIC else f"context {length} tokens"
     description = f"{place}, {str(model_config.dtype).removeprefix('torch.')}, {context}"
-    measures = any(not one.arguments.get("kv_cache_memory_bytes") for one in pair)
-    return Configuration(vllm_config, length, description, starts_alone=is_shared and measures)
+    return Configuration(vllm_config, length, description, is_shared, is_shared and not cache.kv_cache_memory_bytes)
 
 
 def _arguments(config: EngineConfig, share: Share | None, machine: Machine) -> dict[str, Any]:
     """Return the user's arguments for vLLM, and defaults for two engines that share one machine."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
-    found: dict[str, Any] = {"use_tqdm_on_load": is_debug()}
+    found: dict[str, Any] = {"use_tqdm_on_load": is_debug(), "limit_mm_per_prompt": ONLY_IMAGES}
     if "speculative_config" in config.arguments:
         found["per_request_spec_decode_metrics"] = "summary"  # for the drafted and accepted tokens of a call
     if machine.platform == "cpu":

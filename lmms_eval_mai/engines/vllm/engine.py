@@ -54,8 +54,11 @@ class VllmEngine:
         self._parser: Split | None = None
         """vLLM's own parser of the thinking, if the argument `reasoning_parser` names it."""
         self.description = configuration.description
-        self.starts_alone = configuration.starts_alone
-        """Whether no other engine of the pair may start at the same time."""
+        self.may_measure = configuration.shares_gpu
+        """Whether it shares a GPU, whose memory it can measure."""
+        self.measures = configuration.measures
+        """Whether it measures the memory of a GPU that both models share, so that the other engine may not start at the
+        same time. May be set to True before a start."""
         self._requested_context = configuration.max_model_len
         self.llm: Any = None
         """The `AsyncLLM`. None: the engine is not running."""
@@ -117,9 +120,10 @@ class VllmEngine:
 
     def _build(self) -> tuple[Any, Any]:
         """Return the engine and a tokenizer. vLLM's own tokenizer must not be used in two threads at once."""
-        with start_errors(self._config, shares_gpu=self.starts_alone):
+        with start_errors(self._config, shares_gpu=self.may_measure):
             with engine_environment(self._pair) as machine:
-                configuration = configure(self._config, self._pair, machine)  # anew, because vLLM writes into it
+                # Anew, because vLLM writes into it.
+                configuration = configure(self._config, self._pair, machine, measure=self.measures)
                 self.description = configuration.description
                 processes = self._processes = Processes(configuration.vllm_config)
                 processes.wait_until_spawned()

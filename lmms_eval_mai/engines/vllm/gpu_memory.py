@@ -1,8 +1,11 @@
 """Decides on which GPUs the two models run, and how they share the memory of one GPU.
 
 With two or more GPUs each model has its own, and vLLM's own choices stay. On one GPU they share vLLM's default part of
-the memory in proportion to their weights, and vLLM chooses the longest context that fits. vLLM measures the memory when
-it starts, and it alone decides whether an engine fits.
+the memory in proportion to their weights, and vLLM chooses the longest context that fits.
+
+An engine that measures the free memory must start alone (vLLM issue #55827). So on a shared GPU each gets the size of
+its KV cache, which is computed here, and both start at the same time. Where too little is left for that, or a weight is
+not known, vLLM measures, and the engines start one after the other.
 """
 
 from collections.abc import Sequence
@@ -18,8 +21,18 @@ USABLE = 0.92
 """Part of a GPU's memory that the engines on it take together: vLLM's default of `gpu_memory_utilization`. The rest is
 for CUDA contexts (0.6 GiB for each engine)."""
 BESIDES_WEIGHTS = 4 * GIB
-"""Bytes that an engine needs at least besides its weights: for images, buffers, CUDA graphs and a short KV cache. Read
-in vLLM's source, not measured. It balances the shares of a small and a large model."""
+"""Bytes that an engine needs at least besides its weights: for images, buffers, CUDA graphs and a short KV cache. On an
+H100, 3.5 GiB were measured for the shape of Qwen3-VL-2B and 4.4 for that of 8B. It balances the shares."""
+FIXED, PEAK, MEASURED_BATCH = (1.4, 0.017), (1.8, 0.05), 16_384
+"""GiB, and GiB for each GiB of weights: the context and the CUDA graphs of an engine; the most that a batch of this
+many tokens takes beside them. From the same two engines (vLLM 0.32, no compilation, graphs of decoding; 2026-11-26)."""
+MARGIN = 1.2
+"""Factor on both, because the default compilation was not measured."""
+LARGEST_SHARES = 0.95
+"""Both engines start at the same time if their shares together are at most this large. vLLM refuses to start if less
+memory is free than its share, and the other engine may have taken its own already."""
+LEAST_KV_TOKENS = 16_384
+"""A computed KV cache holds at least this many tokens: two prompts with an image, thinking and an answer."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +70,17 @@ def shares(pair: Sequence[EngineConfig], gpu_count: int, rank: int | None = None
             share = USABLE - given if given else USABLE * needs[config.side] / sum(needs.values())
         found[config.side] = replace(found[config.side], utilization=round(share, 4))
     return found
+
+
+def kv_cache_bytes(memory: float, share: Share, batched_tokens: int) -> int | None:
+    """Return the bytes that a share leaves for the KV cache. None: not known. `memory`: of the GPU, in bytes.
+    `batched_tokens`: the most tokens of a batch."""
+    if share.utilization is None or share.weight_bytes is None or len(share.gpus) > 1:
+        return None
+    weights = share.weight_bytes / GIB
+    fixed, peak = (base + slope * weights for base, slope in (FIXED, PEAK))
+    besides = MARGIN * (fixed + peak * batched_tokens / MEASURED_BATCH) * GIB
+    return max(0, int(memory * share.utilization - share.weight_bytes - besides))
 
 
 def _gpus(config: EngineConfig, taken: set[int], gpu_count: int, rank: int | None) -> tuple[int, ...]:
