@@ -50,7 +50,7 @@ class Model:
         self.name = checkpoint
         self.llm = LLM(checkpoint, **given, **engine_args)
         self.context = self.llm.llm_engine.model_config.max_model_len
-        self.device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else _processor()
+        self.device = device_name()
         self.template = self._request(64, WORD, 1)["prompt_tokens"] - 1 - tokens_of(64)
         """Tokens of a prompt that are neither image nor text."""
 
@@ -145,7 +145,11 @@ def profile(device: str, found: dict[str, pd.DataFrame]) -> dict[str, Any]:
     return {"device": device, "models": models}
 
 
-def _processor() -> str:
+def device_name() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name(0)
     names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return f"{names[0] if names else platform.machine()}, {len(os.sched_getaffinity(0))} cores"
 

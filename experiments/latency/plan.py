@@ -1,0 +1,142 @@
+"""The plan of planned.py and predict.py: documents with the lengths (Table 5) and the exits (Table 10) of the paper.
+
+All methods get the same documents, and the steps of a method say which calls a document gets. An answer of the small
+model or after thinking agrees with the large model's short answer on as many documents as in Table 10, and with no
+other answer. The large model is sure where the short answers agree, unless a row has its own share that thinks.
+
+Not from the paper: the length of thinking is log-normal with sigma 0.4, each document has one factor for all of it, and
+hard documents have the same lengths as easy ones.
+"""
+
+import argparse
+import json
+import math
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import NamedTuple, get_args
+
+from lmms_eval_mai.contract import CallPrompt, Side
+from lmms_eval_mai.method import files
+from lmms_eval_mai.method.methods import THINKING, VARIANT_OF, Method, Stop, asks_of, prompt_of
+from lmms_eval_mai.method.prompts import Variant
+from lmms_eval_mai.reports import paper_numbers
+
+BENCHMARKS = ("pope", "mmbench_en_dev", "mmmu_val", "chartqa", "infovqa_val", "realworldqa")
+ROWS = ("large:R", "large:S", "full_rt", "mai", "mai_confidence", "own_thinking", "own_thinking:E")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method, the prompt of its task, and the share of documents on which the large model is not sure."""
+
+    title: str
+    method: Method
+    variant: Variant
+    think_share: float | None = None
+    """None: as often as the short answers disagree."""
+
+    def prompt(self, name: str) -> tuple[Side, CallPrompt]:
+        """Return the model and the prompt of a call by its name in the steps."""
+        ask = next(ask for ask in self.method.asks if ask.name == name)
+        return ask.side, prompt_of(ask, self.variant, "R")
+
+
+def read_row(text: str) -> Row:
+    parts = text.split(":")
+    name, variant, share = parts + ["R", ""][len(parts) - 1 :]
+    if variant not in get_args(Variant):
+        raise ValueError("the prompt must be S, E or R")
+    return Row(text, files.load(name), variant, float(share) if share else None)
+
+
+class Planned(NamedTuple):
+    """One call."""
+
+    side: Side
+    prompt: CallPrompt
+    output_tokens: int
+    thinking_tokens: int
+    """Tokens of another call's thinking in its prompt."""
+    is_first: bool
+    """Whether the model has not seen the image of the document."""
+
+
+@dataclass(frozen=True)
+class Document:
+    difficulty: float
+    """The share of the documents that are easier."""
+    factor: float
+    """The length of its thinking by the mean."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The documents of one benchmark."""
+
+    benchmark: str
+    lengths: Mapping[str, Mapping[str, float]]
+    """Side -> S, E, R -> mean output tokens."""
+    exits: tuple[float, float]
+    """Percent of agree_short and of agree_think."""
+    documents: tuple[Document, ...]
+
+    def output_tokens(self, document: Document, side: Side, prompt: CallPrompt) -> int:
+        factor = document.factor if prompt in THINKING else 1.0
+        return max(1, round(factor * self.lengths[side][VARIANT_OF.get(prompt, "S")]))
+
+    def answer(self, document: Document, side: Side, prompt: CallPrompt) -> str:
+        is_short = prompt not in (*THINKING, "transfer")
+        agree = self.exits[0] if is_short else sum(self.exits)
+        is_same = 100 * document.difficulty < agree or (side, is_short) == ("large", True)
+        return "same" if is_same else f"{side} {prompt}"
+
+    def is_sure(self, document: Document, row: Row) -> bool:
+        return document.difficulty < (self.exits[0] / 100 if row.think_share is None else 1 - row.think_share)
+
+    def calls(self, row: Row, document: Document) -> Iterator[list[Planned]]:
+        """Yield the calls that a document gets; those at the same time together."""
+        made: list[tuple[Side, CallPrompt]] = []
+        for step in row.method.steps:
+            if isinstance(step, Stop):
+                answers = {self.answer(document, *row.prompt(name)) for name in step.agree}
+                if len(answers) < 2 and (not step.sure or self.is_sure(document, row)):
+                    return
+            new = []
+            for ask in asks_of(step):
+                if (key := row.prompt(ask.name)) not in made:  # a call with prompt E may be both `explain` and `think`
+                    of = self.output_tokens(document, *row.prompt(ask.of)) if ask.of else 0
+                    is_first = all(side != ask.side for side, _ in made)
+                    new.append(Planned(*key, self.output_tokens(document, *key), of, is_first))
+                    made.append(key)
+            if new:
+                yield new
+
+
+def plan(benchmark: str, documents: int, given: argparse.Namespace) -> Plan:
+    """Return the plan of a benchmark. Documents that are about equally difficult have all lengths, so few documents
+    have the means of many."""
+    ranks = [NormalDist().inv_cdf((0.5 + number * (math.sqrt(5) - 1) / 2) % 1) for number in range(documents)]
+    mean = sum(math.exp(0.4 * rank) for rank in ranks) / documents
+    made = [Document((number + 0.5) / documents, math.exp(0.4 * rank) / mean) for number, rank in enumerate(ranks)]
+    random.Random(given.seed).shuffle(made)
+    short, think = given.exits or [paper_numbers.number(10, "", benchmark, x) for x in ("agree_short", "agree_think")]
+    lengths = {
+        side: json.loads(of) if "{" in of else {x: paper_numbers.number(5, of, benchmark, x) for x in "SER"}
+        for side, of in zip(("small", "large"), given.lengths, strict=True)
+    }
+    return Plan(benchmark, lengths, (short, think), tuple(made))
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options of a plan."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--benchmarks", nargs="+", default=BENCHMARKS, help="for the lengths and exits of the paper")
+    methods = {"nargs": "+", "type": read_row, "default": [*map(read_row, ROWS)]}
+    made.add_argument("--methods", help="NAME or FILE.yaml[:PROMPT[:SHARE THAT THINKS]]; PROMPT: S, E or R", **methods)
+    lengths = 'models of Table 5, or your own lengths: \'{"S": 4, "E": 90, "R": 250}\''
+    made.add_argument("--lengths", nargs=2, metavar=("SMALL", "LARGE"), default=["2B", "8B"], help=lengths)
+    made.add_argument("--exits", nargs=2, type=float, help="your own: percent of agree_short and of agree_think")
+    made.add_argument("--seed", type=int, default=1)
+    return made

@@ -1,0 +1,136 @@
+"""The plan of experiments/latency, the simulation against times computed by hand, and a planned run on real engines."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.latency import plan, predict
+from experiments.latency.plan import Document, Plan, Row
+
+ROOT = Path(__file__).resolve().parents[2]
+EASY, MIDDLE, HARD = (Document(difficulty, 1.0) for difficulty in (0.1, 0.75, 0.9))
+LENGTHS = {"S": 1, "E": 5, "R": 10}
+MODEL = {
+    "decode_ms": [[1, 10, 10], [256, 10, 10]],
+    "prefill_ms": [[0, 10], [100, 20], [8100, 820]],  # 0.1 ms a token, and 10 ms for the weights
+    "encoder_ms": [[0, 0], [8, 40]],
+}
+RECORD = {
+    "device": "by hand",
+    "image": "80 tokens",
+    "tokens": {"image": 80, "text": 20, "later": 30},
+    "contexts": [0, 1000],
+    "core_ms": 0.0,
+    "host_ms": {"call": 0.0, "image": 0.0, "token": 0.0},
+    "models": {"small": MODEL, "large": MODEL},
+}
+
+
+def ms(method: str, *documents: Document, at: int = 1, cards: int = 1, **record: Any) -> float:
+    """Return the predicted time of all documents."""
+    made = Plan("chartqa", {"small": LENGTHS, "large": LENGTHS}, (70.0, 10.0), documents)
+    return 1000 * len(documents) * predict.seconds(RECORD | record, made, plan.read_row(method), at, cards)
+
+
+def test_a_call_takes_the_encoder_the_prefill_and_one_step_for_each_further_token() -> None:
+    assert ms("large:S", HARD) == pytest.approx(5 + 20)
+    assert ms("large:R", HARD) == pytest.approx(5 + 20 + 9 * 10)
+    assert ms("large:R", HARD, HARD) == pytest.approx(2 * 115)
+
+
+def test_a_batch_reads_the_weights_once() -> None:
+    assert ms("large:R", HARD, HARD, at=2) == pytest.approx(2 * 5 + 30 + 9 * 10)
+
+
+def test_engines_share_one_card_and_not_two() -> None:
+    assert ms("mai", EASY) == pytest.approx(2 * 25)
+    assert ms("mai", EASY, cards=2) == pytest.approx(25)
+
+
+def test_a_later_call_of_a_document_reads_only_its_new_tokens() -> None:
+    assert ms("mai", MIDDLE, cards=2) == pytest.approx(25 + (10 + 3) + 9 * 10)
+    assert ms("mai", HARD, cards=2) == pytest.approx(25 + 103 + (10 + 3 + 1))  # the transfer has the thinking
+    assert ms("full_rt", EASY) == pytest.approx(115 + 5 + (10 + 10 + 1))
+    assert ms("own_thinking:E", HARD) == pytest.approx(25 + 13 + 4 * 10)
+
+
+def test_the_main_process_prepares_one_prompt_after_the_other() -> None:
+    host_ms = {"call": 2.0, "image": 3.0, "token": 1.0}
+    assert ms("large:S", HARD, host_ms=host_ms) == pytest.approx(5 + 25 + 1)
+    assert ms("mai", HARD, cards=2, host_ms=host_ms) == pytest.approx(10 + 25 + 1 + 2 + 103 + 1 + 2 + 14 + 1)
+
+
+def test_on_a_cpu_the_engines_and_the_main_process_share_the_cores() -> None:
+    assert ms("mai", EASY, cores=1, cards=2) == pytest.approx(50)
+    assert ms("mai", EASY, cores=2, cards=2) == pytest.approx(25)
+
+
+def test_the_core_of_an_engine_works_while_the_other_engine_has_the_card() -> None:
+    assert ms("large:R", HARD, core_ms=1.0) == pytest.approx(115 + 10)
+    assert ms("mai", EASY, core_ms=1.0) == pytest.approx(51)
+
+
+def test_eq_27_adds_the_calls_without_caches() -> None:
+    made = Plan("chartqa", {"small": LENGTHS, "large": LENGTHS}, (70.0, 10.0), (MIDDLE,))
+    assert predict.eq_27(RECORD, made, plan.read_row("mai")) == pytest.approx(0.035 + 0.035 + 0.125)
+
+
+def options(*given: str) -> Any:
+    return plan.parser("").parse_args(given)
+
+
+def exits(made: Plan, row: Row) -> Counter[int]:
+    """Return how many documents get how many calls."""
+    return Counter(sum(map(len, made.calls(row, document))) for document in made.documents)
+
+
+def test_documents_have_the_exits_and_the_mean_lengths_of_the_paper() -> None:
+    made = plan.plan("chartqa", 1000, options())
+    assert exits(made, plan.read_row("mai")) == {2: 720, 3: 78, 4: 202}
+    assert exits(made, plan.read_row("mai_confidence")) == {1: 720, 2: 78, 3: 202}
+    assert exits(made, plan.read_row("own_thinking:E:0.4")) == {1: 600, 2: 400}
+    for row, mean in (("large:R", 294.3), ("small:E", 95.8), ("large:S", 4)):
+        calls = [one[0] for document in made.documents for one in made.calls(plan.read_row(row), document)]
+        assert sum(call.output_tokens for call in calls) / 1000 == pytest.approx(mean, rel=0.01)
+    hard = [document.factor for document in made.documents if document.difficulty > 0.72]
+    assert sum(hard) / len(hard) == pytest.approx(1, rel=0.02)
+
+
+def test_lengths_exits_and_methods_may_be_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "twice.yaml").write_text(
+        "- ask: large.simple\n- stop: {exit: sure, answer: large.simple, sure: large.simple}\n"
+        "- ask: [small.think, large.explain]\n- stop: {exit: done, answer: large.explain}\n"
+    )
+    given = options(
+        "--exits", "50", "25", "--lengths", json.dumps(LENGTHS), "8B", "--methods", f"{tmp_path}/twice.yaml"
+    )
+    made = plan.plan("pope", 100, given)
+    assert made.lengths["small"] == LENGTHS and made.lengths["large"]["R"] == 149.3
+    assert exits(made, given.methods[0]) == {1: 50, 3: 50}
+    assert exits(made, plan.read_row(f"{tmp_path}/twice.yaml:E:0.2")) == {1: 80, 3: 20}
+
+
+@pytest.mark.long
+def test_a_planned_run_measures_each_method_and_is_predicted_from_its_profile(tmp_path: Path) -> None:
+    def run(module: str, *arguments: str) -> str:
+        command = [sys.executable, "-m", f"experiments.latency.{module}", "--benchmarks", "chartqa", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    rows = ["large:S", "mai", "own_thinking:E"]
+    where = ["--pair", "demo", "--px", "160", "120", "--output_path", str(tmp_path)]
+    printed = run("planned", *where, "--runs", "1:4", "8:8", "--repeats", "1", "--methods", *rows)
+    found = json.loads(printed.splitlines()[-1])
+    assert {"fastest_right", "error"} <= set(found)
+    for name in ("s a document", "predicted", "Eq. 27"):
+        assert [list(found[name][cell]) for cell in ("chartqa, 1", "chartqa, 8")] == [rows, rows]
+        assert found[name]["chartqa, 1"]["mai"] > found[name]["chartqa, 1"]["large:S"] > 0
+    printed = run("predict", str(tmp_path / "profile.json"), "--at", "1", "--cards", "1", "--methods", *rows)
+    assert "of the methods that think, the fastest is" in printed
+    assert list(json.loads(printed.splitlines()[-1])["s"]["chartqa, 1"]) == rows
