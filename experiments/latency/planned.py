@@ -108,7 +108,6 @@ class Bench:
 
     def ask(self, side: Side, count: int, text: str, output: int, with_image: bool = False) -> tuple[list[Call], float]:
         """Make the same call `count` times at the same time. Returns the calls and the CPU ms of this process."""
-
         image = (self.image(time.perf_counter_ns()),) if with_image else ()
         prompt = Prompt((Message("user", (*image, text)),), CallKey("profile", 0, 0, side, "simple"))
         one = functools.partial(self.engines.models[side].generate, prompt, Sampling(output, ignore_eos=True))
@@ -188,10 +187,9 @@ def main() -> None:
     given = options.parse_args()
     bench = Bench(given)
     images = [bench.image(number) for number in range(max(4, *(documents for _, documents in given.runs)))]
-    warm_up = [bench.run(row, plan(given.benchmarks[0], 4, given), 4, images)[1] for row in given.methods]
-    record = bench.profile(
-        sorted({1, 8, *(at for at, _ in given.runs)}), [trace for traces in warm_up for trace in traces]
-    )
+    short = plan(given.benchmarks[0], 4, given)
+    warm_up = [trace for row in given.methods for trace in bench.run(row, short, 4, images)[1]]
+    record = bench.profile(sorted({1, 8, *(at for at, _ in given.runs)}), warm_up)
     given.output_path.mkdir(parents=True, exist_ok=True)
     (given.output_path / "profile.json").write_text(json.dumps(record, indent=1) + "\n")
     found: dict[tuple[int, str, str], list[float]] = {}
@@ -201,9 +199,11 @@ def main() -> None:
             made = plan(benchmark, documents, given)
             for row in given.methods:
                 passed, traces = bench.run(row, made, at, images)
-                found.setdefault((at, benchmark, row.title), []).append(passed)
-                predicted = {"predicted": seconds(record, made, row, at), "Eq. 27": eq_27(record, made, row)}
-                lines[at, benchmark, row.title] = predicted | costs(traces)
+                key = at, benchmark, row.title
+                found.setdefault(key, []).append(passed)
+                if key not in lines:
+                    predicted = {"predicted": seconds(record, made, row, at), "Eq. 27": eq_27(record, made, row)}
+                    lines[key] = predicted | costs(traces)
                 print(f"{benchmark}, {at} at a time, {row.title}: {passed:.3f} s", flush=True)
     bench.engines.stop()
     show(found, lines, given)
