@@ -11,7 +11,6 @@ start. Then the methods take turns, `--repeats` times, and the tables show media
 
 import argparse
 import dataclasses
-import functools
 import itertools
 import json
 import math
@@ -106,13 +105,14 @@ class Bench:
             raise RuntimeError(f"{row.title} on {of.benchmark} did not make the planned calls.")
         return passed / len(keys), traces
 
-    def ask(self, side: Side, count: int, text: str, output: int, with_image: bool = False) -> tuple[list[Call], float]:
-        """Make the same call `count` times at the same time. Returns the calls and the CPU ms of this process."""
+    def ask(self, side: Side, texts: Sequence[str], output: int, with_image: bool = False) -> tuple[list[Call], float]:
+        """Make some calls at the same time. Returns them and the CPU ms of this process."""
         image = (self.image(time.perf_counter_ns()),) if with_image else ()
-        prompt = Prompt((Message("user", (*image, text)),), CallKey("profile", 0, 0, side, "simple"))
-        one = functools.partial(self.engines.models[side].generate, prompt, Sampling(output, ignore_eos=True))
+        prompts = [Prompt((Message("user", (*image, x)),), CallKey("profile", 0, 0, side, "simple")) for x in texts]
+        sampling, model = Sampling(output, ignore_eos=True), self.engines.models[side]
         began = time.process_time()
-        return self.engines.run(gather_or_cancel(one() for _ in range(count))), 1000 * (time.process_time() - began)
+        calls = self.engines.run(gather_or_cancel(model.generate(prompt, sampling) for prompt in prompts))
+        return calls, 1000 * (time.process_time() - began)
 
     def times(self, side: Side, batches: Sequence[int]) -> tuple[dict[str, Any], dict[str, float]]:
         """Return the times of a model, and the CPU ms of this process for a call, an image and a token."""
@@ -120,7 +120,7 @@ class Bench:
         def median(tokens: int, with_image: bool = False) -> list[float]:
             found = []
             for number in range(5):
-                (call,), cpu_ms = self.ask(side, 1, f"{number} {tokens}" + WORD * tokens, 1, with_image)
+                (call,), cpu_ms = self.ask(side, [f"{number} {tokens}" + WORD * tokens], 1, with_image)
                 found.append((call.prompt_tokens, 1000 * call.total_s - cpu_ms, cpu_ms))
             return [*map(statistics.median, zip(*found, strict=True))]
 
@@ -129,9 +129,9 @@ class Bench:
         for batch in batches:
             decode.append([float(batch)])
             for context in CONTEXTS:
-                text = f"{batch}" + WORD * (context - OUTPUT // 2)
-                self.ask(side, 1, text, 1)  # fills the prefix cache, so that all begin at once
-                made = [self.ask(side, batch, text, OUTPUT) for _ in range(3)]
+                texts = [f"{number} {batch}" + WORD * (context - OUTPUT // 2) for number in range(batch)]
+                self.ask(side, texts, 1)  # fills the prefix cache, so that all begin at once
+                made = [self.ask(side, texts, OUTPUT) for _ in range(3)]
                 paces = [(call.total_s - call.ttft_s) / (OUTPUT - 1) for calls, _ in made for call in calls]
                 decode[-1].append(1000 * statistics.median(paces))
                 token_ms += [(cpu_ms - batch * call_ms) / batch / OUTPUT for _, cpu_ms in made]
