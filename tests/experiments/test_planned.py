@@ -118,7 +118,7 @@ def test_lengths_exits_and_methods_may_be_ones_own(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_planned_run_measures_each_method_and_is_predicted_from_its_profile(tmp_path: Path) -> None:
     def run(module: str, *arguments: str) -> str:
-        command = [sys.executable, "-m", f"experiments.latency.{module}", "--benchmarks", "chartqa", *arguments]
+        command = [sys.executable, "-m", f"experiments.latency.{module}", *arguments, "--benchmarks", "chartqa"]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
