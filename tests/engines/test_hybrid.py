@@ -6,10 +6,10 @@ from typing import Any, get_args
 
 import pytest
 from support.engines import engine_of, make_image, prompt, started
+from support.loop import LoopThread
 
 from lmms_eval_mai.contract import Call, CallPrompt, Prompt, Sampling
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.run.loop import LoopThread
 
 QUESTION = prompt(0, make_image("red"), "Is there a dog in the image?\n", "Answer the question.")
 OFF, ON = "assistant\n<think>\n\n</think>\n\n", "assistant\n<think>\n"
