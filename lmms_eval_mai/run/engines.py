@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from typing import Any, TypeVar
 
 from loguru import logger
@@ -45,8 +45,9 @@ class Engines:
         self._up: set[Side] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         """None: the engines are not running."""
-        self._thread = threading.Thread()
-        """Runs the loop to the end of `stop`. The thread of the next loop waits for its end."""
+        self._stopping = Future[None]()
+        """The last stop. The next loop runs after its end."""
+        self._stopping.set_result(None)
         self._starting = asyncio.Lock()
         self._stops_at_exit = False
         self._lock = threading.Lock()
@@ -123,27 +124,25 @@ class Engines:
         """Cancel what runs, a start too, and stop the engines. They can be started again. `then`: called at the end,
         before another start or stop."""
         with self._lock:
-            loop, thread, self._loop = self._loop, self._thread, None
+            loop, self._loop = self._loop, None
             if loop is not None:
-                closing = asyncio.run_coroutine_threadsafe(self._close_all(then), loop)
-                closing.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
-            elif not thread.is_alive():
+                self._stopping = asyncio.run_coroutine_threadsafe(self._close_all(then), loop)
+                self._stopping.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+            elif self._stopping.done():
                 then()
                 return
-        thread.join()
-        if loop is None:  # another stop has ended
+            stopping = self._stopping
+        stopping.result()
+        if loop is None:  # it was the stop of another thread
             self.stop(then)
-        else:
-            closing.result()
 
     def _started_loop(self) -> asyncio.AbstractEventLoop:
         """Start a loop in a thread of its own, and let the end of this process stop the engines. They need threads to
         stop, and in functions of `atexit` Python starts no more threads. A child that this process forks must not stop
         them."""
         loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=_run_loop, args=(loop, self._thread), name="mai-loop", daemon=True)
-        thread.start()
-        self._loop, self._thread, self._starting = loop, thread, asyncio.Lock()
+        threading.Thread(target=_run_loop, args=(loop, self._stopping), name="mai-loop", daemon=True).start()
+        self._loop, self._starting = loop, asyncio.Lock()
         if not self._stops_at_exit:
             self._stops_at_exit, process = True, os.getpid()
             # A private function, which concurrent.futures uses for the same purpose since Python 3.9.
@@ -161,10 +160,9 @@ class Engines:
         then()
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop, previous: threading.Thread) -> None:
-    """Run a loop until it is stopped, after the end of the previous thread."""
-    if previous.is_alive():
-        previous.join()
+def _run_loop(loop: asyncio.AbstractEventLoop, after: "Future[None]") -> None:
+    """Run a loop until it is stopped. `after`: it begins when this has ended."""
+    wait([after])
     loop.run_forever()
     loop.close()
 

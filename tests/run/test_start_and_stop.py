@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import random
+import signal
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -141,6 +142,28 @@ def test_stop_during_a_start_cancels_it_and_leaves_no_engine_running(
             starting.result()
     with pytest.raises(EngineCrashed, match="not running"):
         engines.submit(asyncio.sleep(0))
+
+
+def test_a_stop_goes_on_after_ctrl_c_and_the_next_start_waits_for_its_end(engines: Engines, steps: list[str]) -> None:
+    class Interrupts(SlowEngine):
+        async def close(self) -> None:
+            main = threading.main_thread().ident
+            assert main is not None
+            signal.pthread_kill(main, signal.SIGINT)
+            await asyncio.sleep(0.2)
+            await super().close()
+
+    use(engines, Interrupts("small", steps, waits=False))
+    engines.run(engines.start(["small"]))
+    steps.clear()
+    with pytest.raises(KeyboardInterrupt):
+        engines.stop()
+    engines.run(engines.start(["small"]))
+    assert steps == ["small is closed", "small begins", "small is ready"]
+    with pytest.raises(KeyboardInterrupt):
+        engines.stop()
+    engines.stop()
+    assert steps[3:] == ["small is closed"]
 
 
 @pytest.mark.slow
