@@ -21,6 +21,7 @@ MARKS = (
     ("◁think▷", "◁/think▷"),  # Kimi-VL
 )
 """The texts before and after a thinking. Many templates put the first one into the prompt."""
+STARTS = tuple(start for start, _ in MARKS)
 SHORT = ("simple", "task", "stage2", "transfer")
 """The calls whose models must not think."""
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "processor_config.json", "tokenizer_config.json")
@@ -36,8 +37,10 @@ class ThinkingSwitch:
     def __init__(self, config: EngineConfig, template: str | None) -> None:
         """`template`: None if it cannot be read, because a server has it. Raises `ArgumentError`."""
         self.is_known = template is None or SWITCH in template
+        self.has_special_marks = "<|channel>" in (template or "")
+        """Whether the marks are special tokens, which an engine must show."""
         after = (template or "").rpartition("add_generation_prompt")[2]
-        can_think = self.is_known or any(start in after for start, _ in MARKS)  # Qwen3-VL Thinking always thinks
+        can_think = self.is_known or any(start in after for start in STARTS)  # Qwen3-VL Thinking always thinks
         given = config.arguments.get("chat_template_kwargs")
         self.given: Mapping[str, Any] = {} if given is None else given
         argument = f"{config.side}_chat_template_kwargs={given}"
@@ -95,22 +98,25 @@ def split(text: str, is_open: bool, is_cut: bool) -> tuple[str | None, str]:
     an end mark has no answer.
     """
     ends = [(place, end) for _, end in MARKS if (place := text.find(end)) >= 0]
-    begins = text.lstrip().startswith(tuple(start for start, _ in MARKS))
+    begins = text.lstrip().startswith(STARTS)
     if not ends and not (is_open or is_cut or begins):
         return None, text
     place, end = min(ends, default=(len(text), ""))
     thinking = text[:place].strip()
-    for start, _ in MARKS:
+    for start in STARTS:
         thinking = thinking.removeprefix(start).strip()
     return thinking, text[place + len(end) :].lstrip()
 
 
 def with_thinking(call: Call, prompt: Prompt, shown: str, parser: Split | None = None) -> Call:
-    """Return a call with its thinking apart from its text, if the model's own thinking is on. `shown`: the end of the
+    """Return a call with its thinking apart from its text, if the model's own thinking is on; else without an empty
+    one. `shown`: the end of the
     prompt as the model sees it. `parser`: used in place of the marks."""
-    is_open = shown.rstrip().endswith(tuple(start for start, _ in MARKS))
+    is_open = shown.rstrip().endswith(STARTS)
     if not (prompt.native or is_open):
-        return call
+        thinking, text = split(call.text, is_open=False, is_cut=False)
+        # Gemma 4 writes the marks around nothing if its thinking is off.
+        return dataclasses.replace(call, text=text) if thinking == "" and call.text.startswith(STARTS) else call
     if parser is None:
         thinking, text = split(call.text, is_open, call.finish_reason != "stop")
     else:

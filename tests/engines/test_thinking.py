@@ -65,6 +65,12 @@ def test_other_calls_keep_their_output_and_a_record_may_have_its_thinking_apart(
     assert (call.thinking, call.text) == ("c", "a</think>b")
 
 
+def test_marks_around_nothing_are_no_part_of_a_short_answer() -> None:
+    for output in ("<|channel>thought\n<channel|>[[A]]", "<think>\n\n</think>\n\n[[A]]"):
+        call = asyncio.run(said(output, "simple"))
+        assert (call.thinking, call.text) == (None, "[[A]]")
+
+
 def test_short_answer_with_a_mark_of_any_family_has_a_thinking() -> None:
     for output, (thinking, _) in SPLITS.items():
         call = asyncio.run(said(output, "simple"))

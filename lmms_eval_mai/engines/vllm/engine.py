@@ -156,7 +156,8 @@ class VllmEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         if self.llm is not None and self.llm.vllm_config.reasoning_config is None:
             sampling = without_budget(sampling)
-        parameters, replica = sampling_params(sampling, prompt), replica_of(prompt.key, self._replicas)
+        parameters = sampling_params(sampling, prompt, self._thinking.has_special_marks)
+        replica = replica_of(prompt.key, self._replicas)
         for _ in range(2):
             requested_at, reason = time.perf_counter(), "abort"
             result: Any = None

@@ -24,16 +24,16 @@ def chat_message(message: Message) -> dict[str, Any]:
     return {"role": message.role, "content": content}
 
 
-def sampling_params(sampling: Sampling, prompt: Prompt) -> Any:
+def sampling_params(sampling: Sampling, prompt: Prompt, shows_marks: bool = False) -> Any:
     """Return vLLM's `SamplingParams`, with which vLLM returns an answer when it is complete, and the log-probability of
-    each token before temperature and penalties if the prompt asks for it."""
+    each token before temperature and penalties if the prompt asks for it. `shows_marks`: with special tokens."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     return SamplingParams(  # has the names of `Sampling`
         **{**dataclasses.asdict(sampling), "stop": list(sampling.stop)},
         logprobs=0 if prompt.logprobs else None,  # of the sampled token only
         flat_logprobs=True,  # lists instead of two objects for each token
-        skip_special_tokens=not prompt.native,  # the marks of a thinking are special tokens in Gemma 4
+        skip_special_tokens=not (prompt.native or shows_marks),
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 
