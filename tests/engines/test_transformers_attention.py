@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
+from lmms_eval_mai.engines.thinking import ThinkingSwitch
 from lmms_eval_mai.engines.transformers.inputs import build_inputs, shown_text
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
 from lmms_eval_mai.engines.transformers.token_texts import find_in_output, find_in_prompt
@@ -142,7 +143,7 @@ def test_a_scoring_call_makes_no_matrix_of_the_prompts_length_and_runs_no_layer_
     from lmms_eval_mai.engines.transformers.model import LoadedModel, Request
 
     config = EngineConfig("large", "transformers", str(tiny_pair[1]), attention=True)
-    model = LoadedModel(config, TransformersOptions(dtype="float32"))
+    model = LoadedModel(config, TransformersOptions(dtype="float32"), ThinkingSwitch(config, ""))
     ran: set[int] = set()
 
     def record(module: Any, *_: Any) -> None:
@@ -188,9 +189,10 @@ texts = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), min_size=1, m
 def find(asked: Prompt, text: str, own: Any = None) -> tuple[list[int], int, tuple[str, ...]]:
     """Return the tokens of a prompt, the first of them that carries a text, and the parts of the text."""
     own = own or processor()
-    inputs = build_inputs(own, [asked], return_offsets_mapping=True)
+    switch = ThinkingSwitch(EngineConfig("large", "transformers", "m"), "")
+    inputs = build_inputs(own, [asked], switch, return_offsets_mapping=True)
     offsets = inputs["offset_mapping"][0].tolist()
-    start, parts = find_in_prompt(offsets, shown_text(own, asked), asked.messages[-1], text)
+    start, parts = find_in_prompt(offsets, shown_text(own, asked, switch), asked.messages[-1], text)
     return inputs["input_ids"][0].tolist(), start, parts
 
 

@@ -104,7 +104,7 @@ def test_documents_have_the_exits_and_the_mean_lengths_of_the_paper() -> None:
 def test_lengths_exits_and_methods_may_be_ones_own(tmp_path: Path) -> None:
     (tmp_path / "twice.yaml").write_text(
         "- ask: large.simple\n- stop: {exit: sure, answer: large.simple, sure: large.simple}\n"
-        "- ask: [small.think, large.explain]\n- stop: {exit: done, answer: large.explain}\n"
+        "- ask: small.think\n- {ask: large.transfer, of: small.think}\n- stop: {exit: done, answer: large.transfer}\n"
     )
     given = options(
         "--exits", "50", "25", "--lengths", json.dumps(LENGTHS), "8B", "--methods", f"{tmp_path}/twice.yaml"

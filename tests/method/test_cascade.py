@@ -231,7 +231,7 @@ def test_models_think_by_themselves_except_in_tasks_with_a_thinking_prompt(row: 
 def test_transfer_has_the_thinking_without_its_marks(output: str, choice: Any, reference: str) -> None:
     small, large = {"native": output}, {"transfer": NO}
     trace, _, script = run_method("full_rt", sample(), small, large, think="native", transfer_answer=choice)
-    assert script.prompt_of("transfer").endswith(prompts.transfer("pope", reference, "word"))
+    assert script.prompt_of("transfer").endswith(prompts.transfer("previous_thinking", reference, "word"))
     assert trace.calls[1].key.of == "small.native"
 
 
