@@ -202,17 +202,25 @@ class Evaluation:
         return trace
 
     def _tell_of_thinking(self, trace: Trace) -> None:
-        """Warn once if a short answer has a thinking of the model's own."""
+        """Warn once if a short answer has a thinking of the model's own, or a call that must have one has none."""
         for call in trace.calls:
             if thought_first(call.key.prompt, call.text, call.thinking):
-                self._has_told_of_thinking = True
-                logger.warning(
-                    f"mai_cascade: {call.key}: the model thought before its short answer ({call.output_tokens} "
-                    "tokens), although its own thinking is switched off. It always thinks, or its server drops "
-                    "chat_template_kwargs. So short answers cost as much as thinking: choose another model or server. "
-                    "The final table counts these calls."
+                problem = (
+                    f"the model thought before its short answer ({call.output_tokens} tokens), although its own "
+                    "thinking is switched off. It always thinks, or its server drops chat_template_kwargs. So short "
+                    "answers cost as much as thinking: choose another model or server. The final table counts these "
+                    "calls."
                 )
-                return
+            elif call.key.prompt == "native" and call.thinking is None:
+                problem = (
+                    "the model did not think, although its own thinking is switched on. Its server may drop "
+                    "chat_template_kwargs: look at the texts of the calls, or give think=R."
+                )
+            else:
+                continue
+            self._has_told_of_thinking = True
+            logger.warning(f"mai_cascade: {call.key}: {problem}")
+            return
 
     def _tell_if_uncalibrated(self, benchmark: str, threshold: float) -> None:
         found = self.config.calibration and self.config.calibration.of(self.config.method.name)

@@ -33,3 +33,6 @@ def test_run_scores_what_follows_the_thinking_and_its_trace_has_both(
     assert [(one["exit"], one["calls"][0]["prompt"], one["parsed"]) for one in alone] == [
         ("large", "native", "yes")
     ] * 4
+    silent = write_script("silent", [record("pope_s", number, "native", "[[Yes]]") for number in range(4)])
+    evaluate(["pope_s"], {"limit": 4}, think="native", method="large", **{**scripts, "large": silent})
+    assert sum("did not think, although" in line for line in warnings) == 1
