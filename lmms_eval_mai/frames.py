@@ -83,7 +83,7 @@ def frames(rows: Sequence[Record], calls: Sequence[Record]) -> Frames:
     """Return rows of samples (`sample_row`) and of calls (`call_row`) as frames. Both may lack what is not known."""
     types = {"doc_id": int} | {name: kind for name, (kind, _) in SAMPLES.items()}
     samples = {
-        name: pd.Series([row.get(name, False if kind is bool else None) for row in rows], dtype=kind)
+        name: pd.Series([row.get(name, name == "is_main" if kind is bool else None) for row in rows], dtype=kind)
         for name, kind in types.items()
     }
     found = {
@@ -172,6 +172,18 @@ def wall_s(calls: pd.DataFrame) -> float | None:
     return None if math.isnan(times) else float(times)
 
 
+def wall_s_by_task(tasks: Mapping[str, pd.DataFrame]) -> dict[str, float]:
+    """Return the wall time of each task of a run. The time between the ends of two documents belongs to the task of the
+    second one, because documents of several tasks are open at the same time. Empty: not known. `tasks`: task -> its
+    calls."""
+    calls = pd.concat({task: calls for task, calls in tasks.items() if len(calls)}, names=["task"]).reset_index("task")
+    ends = (calls.started_at + calls.seconds).groupby([calls.task, calls.doc_id]).agg(lambda end: end.max(skipna=False))
+    if ends.isna().any():
+        return {}
+    parts = ends.sort_values().diff().fillna(ends.min() - calls.started_at.min())
+    return {str(task): float(seconds) for task, seconds in parts.groupby("task").sum().items()}
+
+
 # --- the table at the end of a run ---
 
 
@@ -183,7 +195,16 @@ class Figures:
     failures: Failures
     resumed: bool
     """Whether earlier processes made a part of the calls, so that the run has no wall time."""
+    wall_s: float | None
+    """The wall time of answering, without the start of the engines; of the slowest rank. None: not known."""
     ranks: int = 1
+
+    @classmethod
+    def of(cls, traces: Sequence[Trace], failures: Failures, resumed: bool) -> "Figures":
+        """Return the figures of one rank."""
+        tasks = frames_of(traces)
+        seconds = wall_s(pd.concat([of_task.calls for of_task in tasks.values()])) if tasks and not resumed else None
+        return cls(tasks, failures, resumed, seconds)
 
     @classmethod
     def merged(cls, ranks: Sequence["Figures"]) -> "Figures":
@@ -194,7 +215,10 @@ class Figures:
             for name in names
         }
         failures = Failures.merged([rank.failures for rank in ranks])
-        return cls(tasks, failures, any(rank.resumed for rank in ranks), len(ranks))
+        walls = [rank.wall_s for rank in ranks if rank.tasks]
+        known = [seconds for seconds in walls if seconds is not None]
+        slowest = max(known) if known and len(known) == len(walls) else None
+        return cls(tasks, failures, any(rank.resumed for rank in ranks), slowest, len(ranks))
 
     @property
     def samples(self) -> int:
@@ -205,11 +229,6 @@ class Figures:
     def calls(self) -> pd.DataFrame:
         """The calls of all tasks."""
         return pd.concat([frames([], []).calls, *(task.calls for task in self.tasks.values())])
-
-    @property
-    def wall_s(self) -> float | None:
-        """The wall time of answering, without the start of the engines. None: not known."""
-        return None if self.resumed else wall_s(self.calls)
 
 
 def final_table(figures: Figures, config: Config) -> str:
@@ -282,7 +301,10 @@ def _lines(figures: Figures) -> Iterator[str]:
     """Yield the sentences below the table."""
     calls, failures = figures.calls, figures.failures
     if shared := int(calls.shared.sum()):
-        yield f"{shared} of {len(calls)} calls are shared: other runs made them. So this run has no times."
+        yield (
+            f"{shared} of {len(calls)} calls are shared: other runs made them. So their model has no seconds here, and "
+            "the run has no wall time."
+        )
     elif figures.resumed:
         yield "The run was resumed, so it has no wall time."
     elif (seconds := figures.wall_s) is not None:

@@ -9,7 +9,7 @@ import pytest
 
 from lmms_eval_mai.contract import Call, CallKey, CallPrompt, Side
 from lmms_eval_mai.errors import MissingAnswer, UnreadableImage
-from lmms_eval_mai.frames import CALLS, SAMPLES, Figures, final_table, frames_of, spent, wall_s
+from lmms_eval_mai.frames import CALLS, SAMPLES, Figures, final_table, spent, wall_s, wall_s_by_task
 from lmms_eval_mai.method.sparse import Selection
 from lmms_eval_mai.method.trace import Trace
 from lmms_eval_mai.run.config import Config, parse
@@ -32,7 +32,7 @@ def trace(exit: str, *calls: Call, **fields: Any) -> Trace:
 
 
 def figures(*traces: Trace, failures: Failures | None = None, resumed: bool = False) -> Figures:
-    return Figures(frames_of(traces), failures or Failures(), resumed)
+    return Figures.of(traces, failures or Failures(), resumed)
 
 
 def columns(table: str, row: int = 0) -> dict[str, str]:
@@ -119,3 +119,16 @@ def test_the_table_counts_the_failed_samples_of_all_ranks_and_groups_them_by_cau
     assert [(columns(table, row)["n"], columns(table, row)["failed"]) for row in (0, 1)] == [("0", "10"), ("1", "12")]
     assert "11 more with a similar message: pope_s document 2, " in table and " and 1 more causes" in table
     assert found.failures.kinds == {"MissingAnswer": 12, "UnreadableImage": 10}
+
+
+def test_the_time_between_the_ends_of_two_documents_belongs_to_the_task_of_the_second_one() -> None:
+    ends = {"pope_s": (10.0, 30.0), "pope_r": (14.0, 31.0)}
+    traces = [
+        trace("large", call(task=task, doc_id=doc_id, started_at=end - 0.5))
+        for task, of_task in ends.items()
+        for doc_id, end in enumerate(of_task)
+    ]
+    found = {task: of_task.calls for task, of_task in figures(*traces).tasks.items()}
+    assert wall_s_by_task(found) == {"pope_s": 0.5 + 16, "pope_r": 4 + 1}
+    shared = figures(*traces, trace("large", call(task="pope_r", doc_id=9, shared=True)))
+    assert wall_s_by_task({task: of_task.calls for task, of_task in shared.tasks.items()}) == {}

@@ -73,7 +73,7 @@ class Bench:
         everything = dataclasses.replace(MAI, steps=(*(ask for row in given.methods for ask in row.method.asks),))
         self.engines, self.sides = Engines(parse({**self.arguments, "method": everything})), sides
         self.width, self.height = given.px
-        self.engines.start()
+        self.engines.run(self.engines.start())
 
     def image(self, number: int) -> Image:
         rough = np.random.default_rng(number).integers(0, 255, (self.height // 8, self.width // 8, 3), np.uint8)
@@ -95,7 +95,7 @@ class Bench:
 
         keys = [(of.benchmark, number, 0) for number in range(len(of.documents))]
         self.engines.clear_caches()
-        evaluation.begin({})
+        self.engines.run(evaluation.begin({}))
         began = time.perf_counter()
         traces = evaluation.answer(keys, open_sample, {}, rank=1)  # only rank 0 shows its progress
         passed = time.perf_counter() - began

@@ -51,14 +51,15 @@ def describe(config: Config, gpus: Sequence[float], rank: int | None = None) -> 
         sizes = ("?", "?") if weights is None else (f"{weights:.1f}", f"{memory - weights:.1f}")
         numbers = ",".join(map(str, share.gpus))
         total = gpus[share.gpus[0]]
-        cache = kv_cache_bytes(total * GIB, share, 16_384 if total >= 70 else 8_192)  # vLLM's default batches
+        batch = int(engine.arguments.get("max_num_batched_tokens") or (16_384 if total >= 70 else 8_192))  # vLLM's own
+        cache = engine.arguments.get("kv_cache_memory_bytes") or kv_cache_bytes(total * GIB, share, batch)
         shown = "measured" if cache is None else f"{cache / GIB:.1f}"
         rows.append((f"{engine.side} {engine.model}", numbers, f"{utilization:.0%}", f"{memory:.1f}", *sizes, shown))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     note = (
-        "What is left is for images, buffers, CUDA graphs and the KV cache. With a size, both engines of one GPU start "
-        "at the same time; if it holds fewer than 16,384 tokens, vLLM measures, one engine after the other."
+        "What is left is for images, buffers, CUDA graphs and the KV cache. Both engines of one GPU start at the same "
+        "time. If a KV cache of this size holds fewer than 65,536 tokens, vLLM measures, one engine after the other."
     )
     if any(share.weight_bytes is None for share in found.values()):
         note = (

@@ -17,7 +17,7 @@ from lmms_eval.api.model import lmms
 from lmms_eval.utils import simple_parse_args_string
 
 from lmms_eval_mai.errors import ArgumentError, SampleError
-from lmms_eval_mai.frames import Figures, Frames, final_table, frames_of
+from lmms_eval_mai.frames import Figures, Frames, final_table
 from lmms_eval_mai.harness.command import report_errors_to_user
 from lmms_eval_mai.harness.image_groups import grouped_by_image
 from lmms_eval_mai.harness.requests import check, fields_of, instruction_of, is_padding, open_sample, repeats, task_of
@@ -28,6 +28,7 @@ from lmms_eval_mai.plugin import follow_tracker
 from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
+from lmms_eval_mai.run.failures import Failures
 from lmms_eval_mai.run.progress import Outcome
 from lmms_eval_mai.run.store import Store
 
@@ -134,9 +135,10 @@ class CascadeModel(lmms):
         with report_errors_to_user(evaluation.resume_hint):
             self._finish()
             # It is closed if lmms-eval's response cache has answered all requests since the last evaluation.
-            traces = [] if evaluation.closed else evaluation.traces
-            counted = Figures(frames_of(traces), evaluation.failures, evaluation.resumed)
-            traces.clear()
+            counted = Figures.of([], Failures(), resumed=False)
+            if not evaluation.closed:
+                counted = Figures.of(evaluation.traces, evaluation.failures, evaluation.resumed)
+                evaluation.traces.clear()
             if self._keeps_engines:
                 evaluation.close()
             else:

@@ -48,7 +48,12 @@ def load(given: Any) -> Method:
         raise ArgumentError(f"method={given} cannot be read ({' '.join(str(error).split())}).") from None
     if path.stem in METHODS and METHODS[path.stem] != of_steps(path.stem, steps, f"method={given}"):
         raise ArgumentError(f"method={given}: {path.stem} is the name of another method. Rename the file.")
-    return of_steps(path.stem, steps, f"method={given}")
+    method = of_steps(path.stem, steps, f"method={given}")
+    used = {name for stop in method.stops for name in (stop.answer, stop.sure, *stop.agree)}
+    for ask in method.asks:
+        if ask.name not in used | {other.of for other in method.asks}:
+            raise ArgumentError(f"method={given}: {ask.name} is asked, and no later step uses it. Leave it out.")
+    return method
 
 
 def of_steps(name: str, steps: Any, where: str) -> Method:
@@ -82,10 +87,6 @@ def _problem(method: Method) -> str | None:
         for name in names:
             if list(names).count(name) > 1:
                 return f"{name} is {what} twice: leave one out, or give it another name"
-    stops = [name for stop in method.stops for name in (stop.answer, stop.sure, *stop.agree)]
-    used = {*stops, *(ask.of for ask in method.asks)}
-    if unused := [ask.name for ask in method.asks if ask.name not in used]:
-        return f"{unused[0]} is asked, and no later step uses it"
     return None
 
 
@@ -134,9 +135,8 @@ def _stop(given: Any, asked: Collection[str]) -> Stop:
         raise ValueError("agree must name two calls, such as [small.simple, large.simple]")
     for what, name in (("answer", given.get("answer")), *(("agree", name) for name in agree), ("sure", sure)):
         if name not in asked and not (what == "sure" and name == ""):
-            raise ValueError(
-                f"{what}: {name} is not asked before: ask it in an earlier step, or give one of {', '.join(asked)}"
-            )
+            others = f", or give one of {', '.join(asked)}" if asked else ""
+            raise ValueError(f"{what}: {name} is not asked before: ask it in an earlier step{others}")
     if sure and not sure.endswith(".simple"):
         raise ValueError(f"sure: {sure} has no probability: only a call simple always has one")
     return Stop(given["exit"], given["answer"], tuple(agree), sure, None if least is None else float(least))

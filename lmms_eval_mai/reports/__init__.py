@@ -7,7 +7,6 @@ it for the terminal, as Markdown, CSV, LaTeX or JSON.
     folders.py         output folders -> runs, each with a table of its samples and a table of its calls
     rows.py            one line of a samples file
     setups.py          how a run answers: method, models, prompt and options, from its first trace
-    scoring.py         the score of an answer that lmms-eval has not scored: a short answer inside a cascade
     metrics.py         scores, differences and costs with their intervals
     replay.py          what a method would have done with the calls of finished runs
     runs.py            the runs by benchmark and setup, and what two runs have in common

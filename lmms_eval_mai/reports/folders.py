@@ -14,7 +14,7 @@ import pandas as pd
 
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.frames import RESULTS, call_row, frames, wall_s
+from lmms_eval_mai.frames import RESULTS, call_row, frames, wall_s_by_task
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.benchmarks import GENERIC
 from lmms_eval_mai.method.methods import LARGE
@@ -24,7 +24,7 @@ from lmms_eval_mai.reports.rows import Line, Record, record_of
 from lmms_eval_mai.reports.setups import Setup, rules_of, setup_of, setup_of_other
 
 BUILT_IN = {"mmbench_en_dev_static": "mmbench_en_dev"}
-"""lmms-eval's own tasks of the paper's benchmarks."""
+"""lmms-eval's own tasks of the paper's benchmarks whose names differ from those of the benchmarks."""
 NO_SETUP = Setup(LARGE, "")
 """That of a run whose samples are not read yet."""
 BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
@@ -90,7 +90,7 @@ def read_runs(folders: Sequence[Path]) -> Found:
     for file in files:
         if file.name.endswith(traces.ENDING):
             run = Run(file, file, traces.TASK, GENERIC.name, NO_SETUP, True, *frames([], []))
-            _add(run, 0, found, is_timed=False)
+            _add(run, 0, found)
         else:
             _read_results(file, found)
     return found
@@ -111,16 +111,22 @@ def _read_results(file: Path, found: Found) -> None:
     except (OSError, *BROKEN) as error:
         found.gaps.append(f"{file} is not used: it is broken, or of another version ({error!r}).")
         return
+    before = len(found.runs)
     for run, number in runs:
         if run.samples_file.is_file():
-            _add(run, number, found, is_timed=bool(results.get("throughput")))
+            _add(run, number, found)
         else:
             found.gaps.append(f"{file}: {run.task} is not used: it has no samples file. Give lmms-eval --log_samples.")
+    ours = {run.task: run.calls for run in found.runs[before:] if run.ours and len(run.calls)}
+    seconds = wall_s_by_task(ours) if ours and results.get("throughput") else {}  # a resumed run has no throughput
+    found.runs[before:] = [
+        replace(run, wall_s=seconds.get(run.task)) if run.ours else run for run in found.runs[before:]
+    ]
 
 
-def _add(run: Run, number: int, found: Found, is_timed: bool) -> None:
+def _add(run: Run, number: int, found: Found) -> None:
     """Add the run with its samples and calls, and a sentence for each thing that is wrong with them. `number`:
-    documents that lmms-eval evaluated. `is_timed`: whether lmms-eval has a time; of a resumed run it has none."""
+    documents that lmms-eval evaluated."""
     rows: dict[int, tuple[Line, list[Line]]] = {}
     broken = lines = 0
     first: Line = {}  # a trace that tells the setup of the run
@@ -154,8 +160,7 @@ def _add(run: Run, number: int, found: Found, is_timed: bool) -> None:
         prompt = traces.prompt_of(first) if run.task == traces.TASK else (run.setup.variant, run.setup.two_stage)
         try:
             setup, rules = setup_of(first, *prompt, run.benchmark), rules_of(first["options"])
-            seconds = wall_s(calls) if is_timed else None
-            run = replace(run, ours=True, setup=setup, rules=rules, engines=first["engines"], wall_s=seconds)
+            run = replace(run, ours=True, setup=setup, rules=rules, engines=first["engines"])
         except (*BROKEN, ArgumentError) as error:
             found.gaps.append(f"{run.samples_file} is not used: its traces are of another version ({error!r}).")
             return

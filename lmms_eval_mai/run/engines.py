@@ -58,14 +58,14 @@ class Engines:
         other starts are cancelled. Raises `EngineStartError`; the caller must then call `stop`."""
         async with self._starting:
             new = [side for side in self.models if side in sides and side not in self._up]
-            if not any(getattr(self.models[side].engine, "measures", False) for side in new):
+            # vLLM on a GPU that both models share: computed sizes of the KV caches, or both measure, one by one.
+            shared = [side for side in new if getattr(self.models[side].engine, "shares_gpu", False)]
+            if not any(getattr(self.models[side].engine, "measures", False) for side in shared):
                 try:
                     await gather_or_cancel(map(self._start, new))
                     return
                 except EngineStartError as error:
-                    # Only vLLM on a shared GPU, with a computed size of its KV cache, can measure instead.
-                    shared = [side for side in new if getattr(self.models[side].engine, "may_measure", False)]
-                    if len(shared) < 2 or "memory" not in str(error):
+                    if not error.needs_memory:
                         raise
                     logger.warning(
                         "mai_cascade: the engines did not fit with the computed sizes of their KV caches. They start "
@@ -74,7 +74,8 @@ class Engines:
                 for side in shared:
                     await self.models[side].close()
                     self._up.discard(side)
-                    self.models[side].engine.measures = True  # type: ignore[attr-defined]
+            for side in shared:
+                self.models[side].engine.measures = True  # type: ignore[attr-defined]
             for side in new:
                 if side not in self._up:
                     await self._start(side)
@@ -115,10 +116,6 @@ class Engines:
         """Clear the caches of the engines that run, so that the next evaluation is timed like a first one."""
         for side in self._up:
             self.run(clear_caches(self.models[side].engine))
-
-    def descriptions(self) -> dict[Side, str]:
-        """Return where each engine runs and with which settings."""
-        return {side: model.engine.description for side, model in self.models.items()}
 
     def stop(self, then: Callable[[], object] = lambda: None) -> None:
         """Cancel what runs, a start too, and stop the engines. They can be started again. `then`: called at the end,
@@ -161,7 +158,7 @@ class Engines:
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop, after: "Future[None]") -> None:
-    """Run a loop until it is stopped. `after`: it begins when this has ended."""
+    """Run a loop until it is stopped. The loop begins when the stop `after` has ended."""
     wait([after])
     loop.run_forever()
     loop.close()

@@ -16,10 +16,10 @@ def trace_record(trace: Trace) -> dict[str, Any]:
     """Return a trace as JSON values. What is not known is left out."""
     settings = trace.settings
     known = {name: value for name in ("min_confidence", "category") if (value := getattr(trace, name)) is not None}
+    known |= {"parsed": parsed} if (parsed := trace.answer.parsed) is not None else {}
     record: dict[str, Any] = {
         "exit": trace.exit,
         "readable": trace.readable,
-        "parsed": trace.answer.parsed,
         "calls": [call_record(call) for call in trace.calls],
         **known,
         "images": list(trace.images),

@@ -27,7 +27,7 @@ from lmms_eval_mai.run.evaluation import Evaluation
 class SlowEngine(ScriptedEngine):
     """Starts when `may_start` is set, and records its steps in a list that several engines share."""
 
-    measures = may_measure = False
+    measures = shares_gpu = False
 
     def __init__(self, side: Any, steps: list[str], waits: bool = True) -> None:
         super().__init__(side, lambda prompt: Answer("x"))
@@ -87,7 +87,7 @@ def test_engines_start_at_the_same_time_unless_one_measures_the_memory_also_afte
         may_start = asyncio.Event()
         for engine in slow:
             engine.may_start = may_start
-        slow[1].measures = alone
+        slow[1].measures = slow[0].shares_gpu = slow[1].shares_gpu = alone
         task = asyncio.ensure_future(engines.start())
         for _ in range(10):  # enough turns of the loop for each start that may begin
             await asyncio.sleep(0)
@@ -105,12 +105,14 @@ def test_engines_start_at_the_same_time_unless_one_measures_the_memory_also_afte
 class Crowded(SlowEngine):
     """Does not fit beside the other engine, unless it measures the memory."""
 
-    may_measure = True
+    shares_gpu = True
 
     async def start(self) -> None:
         await super().start()
         if self.side == "large" and not self.measures:
-            raise EngineStartError("No available memory for the cache blocks.")
+            error = EngineStartError("No available memory for the cache blocks.")
+            error.needs_memory = True
+            raise error
 
 
 def test_engines_that_do_not_fit_with_the_computed_sizes_start_again_one_after_the_other(
@@ -149,6 +151,7 @@ def test_a_stop_goes_on_after_ctrl_c_and_the_next_start_waits_for_its_end(engine
         async def close(self) -> None:
             main = threading.main_thread().ident
             assert main is not None
+            await asyncio.sleep(0.1)  # the main thread waits for the stop
             signal.pthread_kill(main, signal.SIGINT)
             await asyncio.sleep(0.2)
             await super().close()

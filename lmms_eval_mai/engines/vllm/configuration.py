@@ -39,6 +39,8 @@ ON_CPU = {
     "block_size": 32,  # a short prompt never fills a block of 128, the default, so it is never cached
 }
 """Defaults on a CPU, and why vLLM's own do not serve."""
+CHANGE_SIZE = ("quantization", "speculative_config", "enable_lora", "cpu_offload_gb")
+"""Arguments with which a model is not as large as its checkpoint, so vLLM measures the memory."""
 ONLY_IMAGES = {"video": 0, "audio": 0}
 """No request has a video or a sound, so vLLM neither warms up nor plans for them: 15 s of a start on an H100."""
 SHARED_GPU = (
@@ -95,11 +97,13 @@ def start_errors(config: EngineConfig, shares_gpu: bool = False) -> Iterator[Non
             if name in given:
                 raise ArgumentError(f"{name}={given[name]} is invalid. vLLM: {reason}.") from error
         needs_memory = shares_gpu and re.search("(?<!shared )memory(?! access)", reason, re.IGNORECASE)
-        raise EngineStartError(
+        start_error = EngineStartError(
             f"vLLM cannot start {config.side}={config.model}. The engine's arguments: {given or 'none'}. Look for the "
             f"cause in vLLM's log above, and check the model's name or path, and the `{config.side}_<argument>` values."
             f"{SHARED_GPU if needs_memory else ''} The last error: {one_line(reason)}"
-        ) from error
+        )
+        start_error.needs_memory = bool(needs_memory)
+        raise start_error from error
 
 
 def configure(
@@ -140,10 +144,15 @@ def configure(
         # Without a usage context vLLM takes the smallest batch limits, those of a bare engine.
         vllm_config = arguments.create_engine_config(UsageContext.LLM_CLASS)
         cache = vllm_config.cache_config
-        if share is not None and is_shared and not measure and not cache.kv_cache_memory_bytes:
+        changes_size = any(config.arguments.get(name) for name in CHANGE_SIZE)
+        if share is not None and is_shared and not (measure or changes_size or cache.kv_cache_memory_bytes):
             memory = current_platform.get_device_total_memory(share.gpus[0])
             left = kv_cache_bytes(memory, share, vllm_config.scheduler_config.max_num_batched_tokens)
-            if left is not None and left >= LEAST_KV_TOKENS * per_token and shared <= LARGEST_SHARES:
+            if (
+                left is not None
+                and left >= min(model_config.max_model_len, LEAST_KV_TOKENS) * per_token
+                and shared <= LARGEST_SHARES
+            ):
                 cache.kv_cache_memory_bytes = left
     length = arguments.max_model_len
     context = ANY_CONTEXT if length == AUTOMATIC else f"context {length} tokens"

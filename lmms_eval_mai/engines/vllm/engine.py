@@ -54,8 +54,8 @@ class VllmEngine:
         self._parser: Split | None = None
         """vLLM's own parser of the thinking, if the argument `reasoning_parser` names it."""
         self.description = configuration.description
-        self.may_measure = configuration.shares_gpu
-        """Whether it shares a GPU, whose memory it can measure."""
+        self.shares_gpu = configuration.shares_gpu
+        """Whether both models are on one GPU."""
         self.measures = configuration.measures
         """Whether it measures the memory of a GPU that both models share, so that the other engine may not start at the
         same time. May be set to True before a start."""
@@ -120,7 +120,7 @@ class VllmEngine:
 
     def _build(self) -> tuple[Any, Any]:
         """Return the engine and a tokenizer. vLLM's own tokenizer must not be used in two threads at once."""
-        with start_errors(self._config, shares_gpu=self.may_measure):
+        with start_errors(self._config, shares_gpu=self.shares_gpu):
             with engine_environment(self._pair) as machine:
                 # Anew, because vLLM writes into it.
                 configuration = configure(self._config, self._pair, machine, measure=self.measures)

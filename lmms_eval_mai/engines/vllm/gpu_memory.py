@@ -31,8 +31,9 @@ MARGIN = 1.2
 LARGEST_SHARES = 0.95
 """Both engines start at the same time if their shares together are at most this large. vLLM refuses to start if less
 memory is free than its share, and the other engine may have taken its own already."""
-LEAST_KV_TOKENS = 16_384
-"""A computed KV cache holds at least this many tokens: two prompts with an image, thinking and an answer."""
+LEAST_KV_TOKENS = 65_536
+"""A computed KV cache holds at least this many tokens, or the model's context: a smaller one would limit the context,
+which vLLM fits to it."""
 
 
 @dataclass(frozen=True)
