@@ -118,7 +118,7 @@ def _write(file: Path, wanted: "Wanted", found: "list[Choice]", runs: "Runs", pr
         {choice.benchmark: choice.threshold for choice in found if choice.threshold is not None},
         promise,
         {choice.benchmark: choice.losses.documents for choice in found},
-        run.setup.variant or run.setup.think,
+        run.setup.of_replays.variant or run.setup.think,
     )
     nothing = calibration.Calibration({}, {})
     earlier = calibration.read(str(file)) if file.exists() else nothing

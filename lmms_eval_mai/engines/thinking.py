@@ -109,20 +109,29 @@ def split(text: str, is_open: bool, is_cut: bool) -> tuple[str | None, str]:
 
 
 def with_thinking(call: Call, prompt: Prompt, shown: str, parser: Split | None = None) -> Call:
-    """Return a call with its thinking apart from its text, if the model's own thinking is on; else without an empty
-    one. `shown`: the end of the
-    prompt as the model sees it. `parser`: used in place of the marks."""
-    is_open = shown.rstrip().endswith(STARTS)
-    if not (prompt.native or is_open):
-        thinking, text = split(call.text, is_open=False, is_cut=False)
-        # Gemma 4 writes the marks around nothing if its thinking is off.
-        return dataclasses.replace(call, text=text) if thinking == "" and call.text.startswith(STARTS) else call
+    """Return a call whose thinking is apart from its text, if the model's own thinking is on. Another call keeps its
+    text, without the marks of an empty thinking, and with the mark at the end of its prompt, as servers have it.
+
+    `shown`: the end of the prompt as the model sees it. `parser`: used in place of the marks.
+    """
+    mark = next((start for start in STARTS if shown.rstrip().endswith(start)), "")
+    if not prompt.native:
+        text = f"{mark}\n{call.text.lstrip()}" if mark else without_empty(call.text)
+        return dataclasses.replace(call, text=text)
     if parser is None:
-        thinking, text = split(call.text, is_open, call.finish_reason != "stop")
+        thinking, text = split(call.text, bool(mark), call.finish_reason != "stop")
     else:
         found, answer = parser(call.text)
-        thinking, text = found and found.strip(), (answer or "").lstrip()
+        text = (answer or "").lstrip()
+        thinking = None if found is None and answer == call.text else (found or "").strip()
     return dataclasses.replace(call, thinking=thinking, text=text)
+
+
+def without_empty(text: str) -> str:
+    """Return a text without the marks of an empty thinking at its beginning. Gemma 4 writes them if its thinking is
+    off."""
+    thinking, rest = split(text, is_open=False, is_cut=False)
+    return rest if thinking == "" and text.lstrip().startswith(STARTS) else text
 
 
 def thought_first(prompt: str, text: str, thinking: str | None) -> bool:

@@ -213,7 +213,7 @@ def _bases(runs: Runs, is_scored: bool) -> Iterator[Run]:
         model = (run.benchmark, run.setup.model, run.setup.decoding)
         if run.benchmark in benchmarks or model in done or not is_of_large(run):
             continue
-        if run.setup.prompt in ("S", "R", "own prompt") and "large.simple" in runs.known(run):
+        if run.setup.prompt in ("S", "R", "N", "own prompt") and "large.simple" in runs.known(run):
             done.add(model)
             yield run
 

@@ -83,8 +83,9 @@ def known_calls(run: Run, others: Iterator[Run], small: str, large: str) -> Know
     """Return the calls on the documents of a run: its own, and what other runs add. `small`, `large`: the models."""
     found: dict[str, pd.DataFrame] = {}
     for other in (run, *others):
-        if other.setup.decoding != run.setup.decoding:
+        if other.setup.decoding_of_others != run.setup.decoding_of_others:
             continue
+        has_native = other.setup.decoding == run.setup.decoding
         same = other.samples.target.reindex(run.samples.index) == run.samples.target
         roles = {
             side: role
@@ -96,6 +97,8 @@ def known_calls(run: Run, others: Iterator[Run], small: str, large: str) -> Know
             side, _, prompt = name.partition(".")
             is_transfer = prompt.startswith(("transfer", "score"))
             if side not in roles or (is_transfer and other.setup.transfer != run.setup.transfer):
+                continue
+            if "native" in prompt and not has_native:
                 continue
             name = f"{roles[side]}.{prompt}"
             new = frame[same.reindex(frame.index, fill_value=False)]

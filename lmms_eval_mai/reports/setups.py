@@ -80,6 +80,11 @@ class Setup:
         return self._options_without((*TRANSFER, *AGREEMENT, "min_confidence", "think"))
 
     @property
+    def decoding_of_others(self) -> tuple[str, ...]:
+        """The options that change the calls in which the model does not think by itself."""
+        return self._options_without(NATIVE, self.decoding)
+
+    @property
     def transfer(self) -> tuple[str, ...]:
         """The options that change the transfer."""
         return tuple(option for option in self.options if option.partition("=")[0] in TRANSFER)

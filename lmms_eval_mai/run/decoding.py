@@ -120,7 +120,11 @@ def sampling(
     limit = given.max_new_tokens or MAX_TOKENS
     most = limit if own_task or config.decoding == "official" else MAX_TOKENS
     short, long = decoding(given, limit), decoding(given, most)
-    native = decoding(of_native, int(own.get("max_new_tokens") or most), config.max_thinking_tokens)
+    native = decoding(
+        of_native,
+        int(own.get("max_new_tokens") or most + (config.max_thinking_tokens or 0)),
+        config.max_thinking_tokens,
+    )
     thinking: dict[CallPrompt, Sampling] = {"explain": long, "think": long, "stage2": long, "transfer": long}
     return {"simple": short, "task": short, **thinking, "native": native}
 

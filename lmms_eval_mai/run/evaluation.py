@@ -53,7 +53,8 @@ class Evaluation:
         self._chose_threshold = frozenset(config.calibration.images if config.calibration else ())
         self._uncalibrated: set[str] = set()
         """Benchmarks whose questions have no calibrated threshold, of which the user was told."""
-        self._has_told_of_thinking = False
+        self._told_of_thinking: set[bool] = set()
+        """Of native calls and of short answers, whether the user was told of a wrong thinking."""
         self._has_probability = False
         """Whether the large engine has reported a probability, which a first check by confidence needs."""
         self._slots = asyncio.Semaphore(config.max_open_samples)
@@ -195,32 +196,30 @@ class Evaluation:
             self._tell_if_uncalibrated(sample.benchmark.name, trace.min_confidence)
             if not self._chose_threshold.isdisjoint(trace.images):
                 trace = dataclasses.replace(trace, chose_threshold=True)
-        if not self._has_told_of_thinking:
-            self._tell_of_thinking(trace)
+        self._tell_of_thinking(trace)
         if not self._has_probability and any(stop.sure for stop in trace.settings.method.stops):
             self._check_probability(trace)
         return trace
 
     def _tell_of_thinking(self, trace: Trace) -> None:
-        """Warn once if a short answer has a thinking of the model's own, or a call that must have one has none."""
+        """Warn once if a short answer has a thinking of the model's own, and once if a call that must have one has
+        none."""
         for call in trace.calls:
             if thought_first(call.key.prompt, call.text, call.thinking):
                 problem = (
-                    f"the model thought before its short answer ({call.output_tokens} tokens), although its own "
-                    "thinking is switched off. It always thinks, or its server drops chat_template_kwargs. So short "
-                    "answers cost as much as thinking: choose another model or server. The final table counts these "
-                    "calls."
+                    f"the model thought before its short answer ({call.output_tokens} tokens). Either it always "
+                    "thinks, or its server does not switch the thinking off: if the server reports no context, give "
+                    "chat_template_kwargs={}; else choose another model or server. The final table counts these calls."
                 )
             elif call.key.prompt == "native" and call.thinking is None:
                 problem = (
-                    "the model did not think, although its own thinking is switched on. Its server may drop "
-                    "chat_template_kwargs: look at the texts of the calls, or give think=R."
+                    "the model did not think. If it never does, its server drops chat_template_kwargs: give think=R."
                 )
             else:
                 continue
-            self._has_told_of_thinking = True
-            logger.warning(f"mai_cascade: {call.key}: {problem}")
-            return
+            if (kind := call.key.prompt == "native") not in self._told_of_thinking:
+                self._told_of_thinking.add(kind)
+                logger.warning(f"mai_cascade: {call.key}: {problem}")
 
     def _tell_if_uncalibrated(self, benchmark: str, threshold: float) -> None:
         found = self.config.calibration and self.config.calibration.of(self.config.method.name)

@@ -220,7 +220,7 @@ async def reply_of(question: Question, events: AsyncIterable[CallEvent | Trace])
             shown: dict[str, Any] = {"mai": progress} if request.mai.progress else {}
             text = {}
             if event.call is not None and event.key.prompt in THINKING:
-                said = event.call.text if event.call.thinking is None else event.call.thinking
+                said = event.call.thinking if event.key.prompt == "native" else event.call.text
                 text = thinking = {"reasoning_content": said} if said else {}
             if request.stream and (text or shown):
                 yield data_part(choice("delta", role | text, **shown))

@@ -119,6 +119,7 @@ def _decoding(
     thinking = {
         prompt: dataclasses.replace(found[prompt], max_tokens=own[prompt].max_tokens, stop=own[prompt].stop)
         for prompt in THINKING
+        if prompt != "native" or len(config.method.asks) > 1  # of one model alone it is the answer too
     }
     if limit is not None:
         limit = min(limit, config.max_new_tokens or limit)

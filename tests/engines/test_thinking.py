@@ -12,7 +12,7 @@ from support.scripted_server import ScriptedServer
 
 from lmms_eval_mai.contract import Call, CallKey, CallPrompt, EngineConfig, Message, Prompt, Sampling
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
-from lmms_eval_mai.engines.thinking import ThinkingSwitch, template_of, thought_first, without_budget
+from lmms_eval_mai.engines.thinking import ThinkingSwitch, template_of, thought_first, with_thinking, without_budget
 from lmms_eval_mai.errors import ArgumentError
 
 HYBRID = "{% if add_generation_prompt %}<a>{% if enable_thinking is false %}<think></think>{% endif %}{% endif %}"
@@ -69,6 +69,14 @@ def test_marks_around_nothing_are_no_part_of_a_short_answer() -> None:
     for output in ("<|channel>thought\n<channel|>[[A]]", "<think>\n\n</think>\n\n[[A]]"):
         call = asyncio.run(said(output, "simple"))
         assert (call.thinking, call.text) == (None, "[[A]]")
+
+
+def test_a_model_whose_template_always_opens_a_thinking_keeps_its_texts_whole_as_a_server_has_them() -> None:
+    call = asyncio.run(said("red, so yes</think>[[Yes]]", "think"))
+    whole = with_thinking(call, asked("think"), "assistant\n<think>\n")
+    assert (whole.thinking, whole.text) == (None, "<think>\nred, so yes</think>[[Yes]]")
+    short = with_thinking(call, asked("simple"), "assistant\n<think>\n")
+    assert thought_first("simple", short.text, short.thinking)
 
 
 def test_short_answer_with_a_mark_of_any_family_has_a_thinking() -> None:

@@ -26,7 +26,7 @@ def test_run_scores_what_follows_the_thinking_and_its_trace_has_both(
     native = next(call for call in found[0]["calls"] if call["prompt"] == "native")
     assert (native["thinking"], native["text"], native["parsed"]) == ("a dog [[No]]", "[[Yes]]", "yes")
     assert found[3]["calls"][-1]["of"] == "small.native"
-    told = [line for line in warnings if "although its own thinking is switched off" in line]
+    told = [line for line in warnings if "the model thought before its short answer" in line]
     assert len(told) == 1 and "pope_s document 3, large simple" in told[0]
     assert "Short answers with a thinking of the model's own: 1 calls of the large model." in capsys.readouterr().out
     alone = counts(evaluate(["pope_s"], {"limit": 4}, think="native", method="large", **scripts), "pope_s")
@@ -35,4 +35,4 @@ def test_run_scores_what_follows_the_thinking_and_its_trace_has_both(
     ] * 4
     silent = write_script("silent", [record("pope_s", number, "native", "[[Yes]]") for number in range(4)])
     evaluate(["pope_s"], {"limit": 4}, think="native", method="large", **{**scripts, "large": silent})
-    assert sum("did not think, although" in line for line in warnings) == 1
+    assert sum("the model did not think" in line for line in warnings) == 1

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field,
 
 from lmms_eval_mai.contract import Call, ContentPart, Image, Message, Prompt, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.messages import merge_adjacent_text, replace_lone_surrogates
-from lmms_eval_mai.engines.thinking import split, without_budget
+from lmms_eval_mai.engines.thinking import split, without_budget, without_empty
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.redaction import one_line
 
@@ -101,7 +101,7 @@ class _Reply(BaseModel):
         if native:
             return split(content, False, self.finish_reason != "stop")
         if not thinking:
-            return None, content
+            return None, without_empty(content)
         end = f"\n</think>\n\n{content.lstrip()}" if content.strip() else ""  # without content it was cut
         return None, f"<think>\n{thinking}{end}"
 

@@ -33,7 +33,7 @@ from lmms_eval_mai.engines.transformers.inputs import (
 )
 from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
 from lmms_eval_mai.engines.transformers.token_texts import cut_at_stop, find_in_output, find_in_prompt, texts_of_output
-from lmms_eval_mai.errors import PromptTooLong, SampleError, UnreadableImage
+from lmms_eval_mai.errors import MaiError, PromptTooLong, SampleError, UnreadableImage
 from lmms_eval_mai.redaction import error_text
 
 PROCESS_STATE = threading.Lock()
@@ -135,6 +135,8 @@ class LoadedModel:
     def _inputs(self, prompts: list[Prompt], **more: Any) -> Inputs:
         try:
             inputs = build_inputs(self._processor, prompts, self._thinking, **more)
+        except MaiError:
+            raise
         except Exception as error:
             raise UnreadableImage(
                 f"{prompts[0].key}: image and text could not be prepared for {self._config.model} "
@@ -250,7 +252,8 @@ class LoadedModel:
         ends = [count for count, token in enumerate(row, 1) if token in self._end_tokens(request.sampling)]
         tokens, text, is_cut = cut_at_stop(row[: min(ends, default=None)], self.tokenizer, request.sampling.stop)
         is_stopped = is_cut or bool(ends)
-        if request.prompt.native and not is_cut:  # the marks of a thinking are special tokens in Gemma 4
+        shows_marks = request.prompt.native or self._thinking.has_special_marks
+        if shows_marks and not is_cut:
             text = self.tokenizer.decode([token for token in tokens if token not in self._eos_token_ids])
         logprobs = None
         if steps.logprobs:
