@@ -42,7 +42,9 @@ ON_CPU = {
 CHANGE_SIZE = ("quantization", "speculative_config", "enable_lora", "cpu_offload_gb")
 """Arguments with which a model is not as large as its checkpoint, so vLLM measures the memory."""
 ONLY_IMAGES = {"video": 0, "audio": 0}
-"""No request has a video or a sound, so vLLM neither warms up nor plans for them: 15 s of a start on an H100."""
+"""No request has a video or a sound, so vLLM neither warms up nor plans for them: 15 s of a start on an H100. Its cache
+of images has then the tokens of a batch, or of the largest image that it expects. With small batches that was too small
+for an image of InternVL."""
 SHARED_GPU = (
     " Both models share a GPU. If its memory is too small, take a smaller pair (pair=qwen3vl-2b-4b needs about 22 GiB) "
     "or quantization=fp8; `lmms-eval-mai doctor --gpus GIB` with the same arguments shows what each model gets."
@@ -164,9 +166,11 @@ def _arguments(config: EngineConfig, share: Share | None, machine: Machine) -> d
     """Return the user's arguments for vLLM, and defaults for two engines that share one machine."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
-    found: dict[str, Any] = {"use_tqdm_on_load": is_debug(), "limit_mm_per_prompt": ONLY_IMAGES}
+    found: dict[str, Any] = {"use_tqdm_on_load": is_debug()}
     if "speculative_config" in config.arguments:
         found["per_request_spec_decode_metrics"] = "summary"  # for the drafted and accepted tokens of a call
+    if machine.platform == "cuda" and "max_num_batched_tokens" not in config.arguments:
+        found["limit_mm_per_prompt"] = ONLY_IMAGES
     if machine.platform == "cpu":
         found |= ON_CPU
         # If the user binds threads to cores, vLLM needs a process for the worker.
