@@ -162,15 +162,18 @@ def configure(
     return Configuration(vllm_config, length, description, is_shared, is_shared and not cache.kv_cache_memory_bytes)
 
 
+def _modalities(config: EngineConfig, machine: Machine) -> dict[str, Any]:
+    own_batches = "max_num_batched_tokens" in config.arguments
+    return {"limit_mm_per_prompt": ONLY_IMAGES} if machine.platform == "cuda" and not own_batches else {}
+
+
 def _arguments(config: EngineConfig, share: Share | None, machine: Machine) -> dict[str, Any]:
     """Return the user's arguments for vLLM, and defaults for two engines that share one machine."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
-    found: dict[str, Any] = {"use_tqdm_on_load": is_debug()}
+    found: dict[str, Any] = {"use_tqdm_on_load": is_debug(), **_modalities(config, machine)}
     if "speculative_config" in config.arguments:
         found["per_request_spec_decode_metrics"] = "summary"  # for the drafted and accepted tokens of a call
-    if machine.platform == "cuda" and "max_num_batched_tokens" not in config.arguments:
-        found["limit_mm_per_prompt"] = ONLY_IMAGES
     if machine.platform == "cpu":
         found |= ON_CPU
         # If the user binds threads to cores, vLLM needs a process for the worker.
