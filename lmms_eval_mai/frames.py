@@ -86,10 +86,7 @@ def frames(rows: Sequence[Record], calls: Sequence[Record]) -> Frames:
         name: pd.Series([row.get(name, name == "is_main" if kind is bool else None) for row in rows], dtype=kind)
         for name, kind in types.items()
     }
-    found = {
-        name: pd.Series([call.get(name) for call in calls], dtype=object if kind is object else kind)
-        for name, (kind, _) in CALLS.items()
-    }
+    found = {name: pd.Series([call.get(name) for call in calls], dtype=kind) for name, (kind, _) in CALLS.items()}
     return Frames(pd.DataFrame(samples).set_index("doc_id"), pd.DataFrame(found))
 
 
@@ -153,7 +150,6 @@ class Spent:
     """nan if the tokens of a call are not known."""
     seconds: float
     """nan if a call is shared. Calls overlap, so their sum is more than the wall time."""
-    shared_calls: int
     cut_calls: int
     """Calls that ended at their token limit, or at the end of the context."""
 
@@ -162,7 +158,7 @@ def spent(calls: pd.DataFrame, side: Side) -> Spent:
     """Return what the calls of one model have spent."""
     rows = calls[calls.side == side]
     tokens, seconds = (float(rows[name].sum(skipna=False)) for name in ("output_tokens", "seconds"))
-    return Spent(len(rows), tokens, seconds, int(rows.shared.sum()), int(rows.cut_off.sum()))
+    return Spent(len(rows), tokens, seconds, int(rows.cut_off.sum()))
 
 
 def wall_s(calls: pd.DataFrame) -> float | None:
@@ -265,15 +261,9 @@ def lines_of(headings: Sequence[str], rows: Sequence[Sequence[str]], names: int)
 
 
 def _text(cell: Any) -> str:
-    return (
-        ""
-        if cell is None
-        else cell
-        if isinstance(cell, str)
-        else f"{cell:,}"
-        if isinstance(cell, int)
-        else f"{cell:,.1f}"
-    )
+    if cell is None or isinstance(cell, str):
+        return cell or ""
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.1f}"
 
 
 def _row(task: str, figures: Figures, config: Config, failed: int) -> dict[str, Any]:

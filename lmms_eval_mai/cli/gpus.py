@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from lmms_eval_mai.engines.vllm.gpu_memory import GIB, USABLE, kv_cache_bytes, shares
+from lmms_eval_mai.engines.vllm.gpu_memory import GIB, LEAST_KV_TOKENS, USABLE, kv_cache_bytes, shares
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.run.config import Config
 
@@ -59,7 +59,8 @@ def describe(config: Config, gpus: Sequence[float], rank: int | None = None) -> 
     table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     note = (
         "What is left is for images, buffers, CUDA graphs and the KV cache. Both engines of one GPU start at the same "
-        "time. If a KV cache of this size holds fewer than 65,536 tokens, vLLM measures, one engine after the other."
+        f"time. If a KV cache of this size holds fewer than {LEAST_KV_TOKENS:,} tokens, vLLM measures, one engine "
+        "after the other."
     )
     if any(share.weight_bytes is None for share in found.values()):
         note = (

@@ -145,11 +145,14 @@ def _stops(
     if stop.agree:
         a, b = (known[calls[name].answer].parsed for name in stop.agree)
         done &= agree(benchmark, a, b, rules)
-    if stop.sure:
-        least = stop.min_confidence if stop.min_confidence is not None else threshold
-        answer = known[calls[stop.sure].answer]
-        done &= answer.answer_logprob.ge(math.log(least or 1.0)) & answer.parsed.notna()
-    return done
+    return done & _is_sure(stop, calls, known, threshold) if stop.sure else done
+
+
+def _is_sure(stop: Stop, calls: Mapping[str, Calls], known: Known, threshold: float | None) -> pd.Series:
+    """Return whether the answer of a stop that asks for it is probable enough, for each document."""
+    least = stop.min_confidence if stop.min_confidence is not None else threshold
+    answer = known[calls[stop.sure].answer]
+    return answer.answer_logprob.ge(math.log(least or 1.0)) & answer.parsed.notna()
 
 
 def _lacks_probability(answers: pd.DataFrame) -> bool:
@@ -192,9 +195,10 @@ def checks(run: Run) -> Iterator[tuple[Stop, pd.DataFrame]]:
             continue
         reached = run.samples.index[~run.samples.exit.isin(run.setup.method.exits[:number])]
         a, b, answer = (own[name].reindex(reached) for name in names)
-        found = {name: frame.reindex(reached) for name, frame in own.items()}
         same = agree(run.benchmark, a.parsed, b.parsed, run.rules)
-        done = _stops(stop, calls, found, run.benchmark, run.rules, run.setup.min_confidence)
+        done = same
+        if stop.sure:
+            done = same & _is_sure(stop, calls, own, run.setup.min_confidence).reindex(reached, fill_value=False)
         yield stop, pd.DataFrame({"agree": same, "done": done, "a": a.parsed, "b": b.parsed, "score": answer.score})
 
 
