@@ -132,7 +132,9 @@ def plan(benchmark: str, documents: int, given: argparse.Namespace) -> Plan:
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options of a plan."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--benchmarks", nargs="+", default=BENCHMARKS, help="for the lengths and exits of the paper")
+    made.add_argument(
+        "--benchmarks", nargs="+", choices=BENCHMARKS, default=BENCHMARKS, help="for the lengths and exits of the paper"
+    )
     methods = {"nargs": "+", "type": read_row, "default": [*map(read_row, ROWS)]}
     made.add_argument("--methods", help="NAME or FILE.yaml[:PROMPT[:SHARE THAT THINKS]]; PROMPT: S, E or R", **methods)
     lengths = 'models of Table 5, or your own lengths: \'{"S": 4, "E": 90, "R": 250}\''

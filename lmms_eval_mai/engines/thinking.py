@@ -4,13 +4,15 @@ The chat templates of hybrid models (Qwen3.5, Gemma 4, GLM-4.6V) have the variab
 by default. All calls but `native` ones switch it off. A template without the variable is rendered as it always was.
 """
 
+import bisect
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling
+from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, TokenLogprobs
 from lmms_eval_mai.errors import ArgumentError
 
 SWITCH = "enable_thinking"
@@ -90,21 +92,20 @@ def template_of(model: str, revision: str | None = None) -> str:
     return ""
 
 
-def split(text: str, is_open: bool, is_cut: bool) -> tuple[str | None, str]:
+def split(text: str, opened: str, is_cut: bool) -> tuple[str | None, str]:
     """Return the thinking at the beginning of an output, without its marks, and what follows it. The first end mark
     ends it, as in vLLM's parsers. None: the model did not think.
 
-    `is_open`: whether the prompt ends with a start mark. `is_cut`: whether a limit ended the output. A thinking without
-    an end mark has no answer.
+    `opened`: the start mark at the end of the prompt, if there is one. `is_cut`: whether a limit ended the output. A
+    thinking without an end mark has no answer.
     """
-    ends = [(place, end) for _, end in MARKS if (place := text.find(end)) >= 0]
-    begins = text.lstrip().startswith(STARTS)
-    if not ends and not (is_open or is_cut or begins):
+    begun = next((start for start in STARTS if text.lstrip().startswith(start)), "")
+    ends = [end for start, end in MARKS if start == (begun or opened)] or [end for _, end in MARKS]
+    places = [(text.index(end), end) for end in ends if end in text]
+    if not (places or begun or opened or is_cut):
         return None, text
-    place, end = min(ends, default=(len(text), ""))
-    thinking = text[:place].strip()
-    for start in STARTS:
-        thinking = thinking.removeprefix(start).strip()
+    place, end = min(places, default=(len(text), ""))
+    thinking = text[:place].strip().removeprefix(begun).strip()
     return thinking, text[place + len(end) :].lstrip()
 
 
@@ -116,10 +117,13 @@ def with_thinking(call: Call, prompt: Prompt, shown: str, parser: Split | None =
     """
     mark = next((start for start in STARTS if shown.rstrip().endswith(start)), "")
     if not prompt.native:
-        text = f"{mark}\n{call.text.lstrip()}" if mark else without_empty(call.text)
-        return dataclasses.replace(call, text=text)
+        if mark:
+            return dataclasses.replace(call, text=f"{mark}\n{call.text.lstrip()}")
+        text = without_empty(call.text)
+        before = len(call.text) - len(text)
+        return dataclasses.replace(call, text=text, logprobs=call.logprobs and _without_first(call.logprobs, before))
     if parser is None:
-        thinking, text = split(call.text, bool(mark), call.finish_reason != "stop")
+        thinking, text = split(call.text, mark, call.finish_reason != "stop")
     else:
         found, answer = parser(call.text)
         text = (answer or "").lstrip()
@@ -130,8 +134,15 @@ def with_thinking(call: Call, prompt: Prompt, shown: str, parser: Split | None =
 def without_empty(text: str) -> str:
     """Return a text without the marks of an empty thinking at its beginning. Gemma 4 writes them if its thinking is
     off."""
-    thinking, rest = split(text, is_open=False, is_cut=False)
+    thinking, rest = split(text, opened="", is_cut=False)
     return rest if thinking == "" and text.lstrip().startswith(STARTS) else text
+
+
+def _without_first(logprobs: TokenLogprobs, characters: int) -> TokenLogprobs:
+    """Return the log-probabilities without those of the first tokens, which have this many characters."""
+    ends = list(itertools.accumulate(map(len, logprobs.texts)))
+    first = bisect.bisect_right(ends, characters) if characters else 0
+    return TokenLogprobs(logprobs.texts[first:], logprobs.values[first:])
 
 
 def thought_first(prompt: str, text: str, thinking: str | None) -> bool:

@@ -75,8 +75,8 @@ class Config(Arguments):
     think: Literal["R", "E", "native"] = "R"
     """The thinking prompt in `_s` tasks and in other lmms-eval tasks: `R` or `E`. `_e` and `_r` tasks use
     their own prompt. `native`: the prompt of the short answer, and the model's own thinking is switched on; then
-    `method=small` and `large` think in these tasks too. It needs a model that can (docs/first-run.md). All other calls
-    switch it off."""
+    `method=small` and `large` think in these tasks too. docs/first-run.md names models that can think by themselves.
+    All other calls switch it off."""
     native_gen_kwargs: Annotated[Mapping[str, Any] | None, BeforeValidator(parse_literal)] = None
     """Decoding arguments of the calls in which a model thinks by itself, in place of those of the task and of
     `--gen_kwargs`: `{"temperature": 1.0, "top_p": 0.95}`. Short answers should stay greedy."""

@@ -1,6 +1,7 @@
 """A model's own thinking: the switch in the chat template, and the split of an output."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,10 +11,10 @@ import pytest
 from support.endpoints import with_servers
 from support.scripted_server import ScriptedServer
 
-from lmms_eval_mai.contract import Call, CallKey, CallPrompt, EngineConfig, Message, Prompt, Sampling
+from lmms_eval_mai.contract import Call, CallKey, CallPrompt, EngineConfig, Message, Prompt, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.engines.thinking import ThinkingSwitch, template_of, thought_first, with_thinking, without_budget
-from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.errors import ArgumentError, EndpointRefused
 
 HYBRID = "{% if add_generation_prompt %}<a>{% if enable_thinking is false %}<think></think>{% endif %}{% endif %}"
 ALWAYS = "{% if add_generation_prompt %}<a><think>{% endif %}"
@@ -33,6 +34,7 @@ SPLITS: dict[str, tuple[str | None, str]] = {
     "<|channel>thought\nred\n<channel|>[[Yes]]": ("red", "[[Yes]]"),
     "<|channel>thought\nred and": ("red and", ""),
     "<analysis>red</analysis>[[Yes]]": ("red", "[[Yes]]"),
+    "<|channel>thought\na </think> is a mark<channel|>[[Yes]]": ("a </think> is a mark", "[[Yes]]"),
     "[[Yes]]": (None, "[[Yes]]"),
 }
 """Output -> its thinking and what follows."""
@@ -69,6 +71,16 @@ def test_marks_around_nothing_are_no_part_of_a_short_answer() -> None:
     for output in ("<|channel>thought\n<channel|>[[A]]", "<think>\n\n</think>\n\n[[A]]"):
         call = asyncio.run(said(output, "simple"))
         assert (call.thinking, call.text) == (None, "[[A]]")
+
+
+def test_tokens_of_the_marks_around_nothing_do_not_count_for_the_probability_of_the_answer() -> None:
+    tokens = (("<|channel>", -5.0), ("thought", -5.0), ("\n", -5.0), ("<channel|>", -5.0), ("no", -1.0), ("w", -2.0))
+    output = "".join(text for text, _ in tokens)
+    whole = Call(asked("simple").key, output, "stop", 1, 0, 6, None, None, 1.0)
+    whole = dataclasses.replace(whole, logprobs=TokenLogprobs(*zip(*tokens, strict=True)))
+    call = with_thinking(whole, asked("simple"), "assistant\n")
+    assert call.text == "now"
+    assert call.logprobs == TokenLogprobs(("no", "w"), (-1.0, -2.0))
 
 
 def test_a_model_whose_template_always_opens_a_thinking_keeps_its_texts_whole_as_a_server_has_them() -> None:
@@ -172,6 +184,13 @@ def test_server_that_reports_its_context_gets_the_switch_and_others_only_if_it_i
         server = ScriptedServer(context=context)
         with_servers([server], lambda engine, kind=kind: engine.generate(asked(kind), Sampling(8)), **arguments)
         assert {name: value for name, value in server.seen[0].items() if "template" in name} == expected
+
+
+def test_server_that_refuses_the_switch_ends_the_run() -> None:
+    server = ScriptedServer(refusal="Unrecognized request argument supplied: chat_template_kwargs")
+    server.faults.append((400, {}))
+    with pytest.raises(EndpointRefused):
+        with_servers([server], lambda engine: engine.generate(asked(), Sampling(8)))
 
 
 def test_server_that_refuses_the_budget_of_a_thinking_gets_a_limit_of_the_output() -> None:

@@ -99,7 +99,7 @@ class _Reply(BaseModel):
         if native and thinking:
             return thinking, content.lstrip()
         if native:
-            return split(content, False, self.finish_reason != "stop")
+            return split(content, "", self.finish_reason != "stop")
         if not thinking:
             return None, without_empty(content)
         end = f"\n</think>\n\n{content.lstrip()}" if content.strip() else ""  # without content it was cut

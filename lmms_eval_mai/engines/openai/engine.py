@@ -223,6 +223,11 @@ class OpenAIEngine:
             raise EndpointRefused(
                 f"{problem} Check the address, the model, and the key in {self._options.api_key_env}."
             )
+        if "chat_template_kwargs" in body and "chat_template_kwargs" in text:
+            raise EndpointRefused(
+                f"{problem} It cannot switch a model's own thinking: leave think=native and {self.side}_"
+                "chat_template_kwargs out, or serve the model with vLLM or SGLang."
+            )
         if is_too_long(text):
             remedy = "Serve a longer context, or make its server shrink images."
             raise PromptTooLong(f"{problem} {remedy}", self._context)

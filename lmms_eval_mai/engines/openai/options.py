@@ -25,9 +25,8 @@ class OpenAIOptions(Arguments):
     request_timeout: Number = 600.0
     """Seconds that one request may take. A request that takes longer is not retried. 0: no limit."""
     chat_template_kwargs: Mapping[str, Any] | None = None
-    """Arguments of the model's chat template, such as {"reasoning_effort": "low"}. A server that reports its context
-    (vLLM) also gets `enable_thinking`. Another one gets it with `think=native`, or if this argument is given, also as
-    {}."""
+    """Arguments of the model's chat template, such as {"reasoning_effort": "low"}. Give {} if a server that does not
+    report its context, unlike vLLM's, has a model that thinks by itself: then each request switches its thinking."""
     concurrency: Count = 256
     """Largest number of open requests per endpoint."""
 

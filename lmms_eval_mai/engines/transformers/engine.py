@@ -55,7 +55,7 @@ class TransformersEngine:
         checkpoint = checkpoint_identity(self._config.model, self._options.revision)
         unset = set() if self._thinking.given else {"chat_template_kwargs"}
         arguments = self._options.model_dump_json(exclude=PERFORMANCE_ARGUMENTS | unset)
-        switch = f" {SWITCH}" if self._thinking.is_known else ""  # else nothing has changed since there is this switch
+        switch = f" {SWITCH}" if self._thinking.is_known else ""  # other models keep their stored calls
         return f"transformers {transformers.__version__} {self._config.model} {checkpoint} {arguments}{switch}"
 
     def version(self) -> str:

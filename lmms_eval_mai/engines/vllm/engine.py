@@ -83,7 +83,7 @@ class VllmEngine:
             "context": self._requested_context,
             "arguments": {name: value for name, value in given.items() if name not in PERFORMANCE_ARGUMENTS},
         }
-        if self._thinking.is_known:  # else nothing has changed since there is this switch
+        if self._thinking.is_known:  # other models keep their stored calls
             parts["thinking"] = SWITCH
         return json.dumps(parts, sort_keys=True, default=str)
 
