@@ -213,22 +213,26 @@ class OpenAIEngine:
         if status < 500 and (refused := {name for name in REFUSED if name in body and name[:-1] in text.lower()}):
             endpoint.refused |= refused
             return await self._request(endpoint, what, body)
+        header = response.headers.get("Retry-After", "")
+        seconds = float(header) if header.replace(".", "", 1).isdecimal() else 0.0
+        raise self._error(f"{what}: {endpoint.url} has status {status}", status, body, text, seconds)
+
+    def _error(self, problem: str, status: int, body: dict[str, Any], text: str, retry_after: float) -> MaiError:
+        """Return the error of a reply. `problem`: the beginning of its message. `text`: of the reply. `retry_after`:
+        seconds, 0 if the reply does not say."""
         shown = text.replace(self._key, "<key>") if self._key else text  # some servers repeat a key that they refuse
-        problem = f"{what}: {endpoint.url} has status {status} ({one_line(shown)})."
+        problem += f" ({one_line(shown)})."
         if status in (408, 409, 425, 429) or status >= 500:
-            header = response.headers.get("Retry-After", "")
-            seconds = float(header) if header.replace(".", "", 1).isdecimal() else 0.0
-            raise EndpointBusy(f"{problem} Check its log, or raise {self.side}_retry_for.", seconds)
+            return EndpointBusy(f"{problem} Check its log, or raise {self.side}_retry_for.", retry_after)
         if status in (401, 403, 404):
-            raise EndpointRefused(
+            return EndpointRefused(
                 f"{problem} Check the address, the model, and the key in {self._options.api_key_env}."
             )
         if "chat_template_kwargs" in body and "chat_template_kwargs" in text:
-            raise EndpointRefused(
+            return EndpointRefused(
                 f"{problem} It cannot switch a model's own thinking: leave think=native and {self.side}_"
                 "chat_template_kwargs out, or serve the model with vLLM or SGLang."
             )
         if is_too_long(text):
-            remedy = "Serve a longer context, or make its server shrink images."
-            raise PromptTooLong(f"{problem} {remedy}", self._context)
-        raise SampleError(f"{problem} Check the document, and the server's log.")
+            return PromptTooLong(f"{problem} Serve a longer context, or make its server shrink images.", self._context)
+        return SampleError(f"{problem} Check the document, and the server's log.")
