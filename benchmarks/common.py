@@ -16,7 +16,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
 
-from pytablewriter import MarkdownTableWriter
+from tabulate import tabulate
 
 
 def machine() -> dict[str, Any]:
@@ -38,10 +38,7 @@ def machine() -> dict[str, Any]:
 
 def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a Markdown table with a title."""
-    writer = MarkdownTableWriter()
-    writer.headers = list(headers)
-    writer.value_matrix = [list(row) for row in rows]
-    print(f"\n{title}\n\n{writer.dumps()}")
+    print(f"\n{title}\n\n{tabulate(rows, headers, tablefmt='pipe')}")
 
 
 def print_json(benchmark: str, figures: dict[str, Any]) -> None:

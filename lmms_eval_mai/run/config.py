@@ -233,19 +233,6 @@ NO_EFFECT_ON_ANSWERS = frozenset(
 """The arguments with which a run may be resumed with other values."""
 DEFAULTS: dict[str, Any] = {name: field.default for name, field in Config.model_fields.items()}
 """Argument -> its default."""
-REMOVED = {
-    "mode": "Write method=mai (for cascade), full_rt (for transfer), small or large.",
-    "verify": "Write method=mai_confidence for confidence, mai for agreement, or a file for both (docs/methods.md).",
-    "thinker": "Leave it out for small; for large, write method=own_thinking.",
-    "second_check": "Leave it out for on; for off, write method=mai_confidence_direct or a file (docs/methods.md).",
-    "own_min_confidence": "Write min_confidence=FILE: a file has the thresholds of several methods.",
-    "journal": "Write store=FOLDER or store=off.",
-    "max_pixels": "The server makes images smaller: start it with its own option for that.",
-    "sparse_order": "Leave it out: the tokens keep the order of the thinking, as in the paper.",
-    "keep": "Use MaiCascade in a `with` block, at whose end the engines stop.",
-    "sparse_boundary": "Leave it out: the fewest tokens that carry sparse_delta are kept, as in the paper.",
-}
-"""Arguments of earlier versions, and the remedy."""
 LMMS_EVALS_OWN = {
     "batch_size": "Write small_batch_size or large_batch_size, which engine=transformers has.",
     "max_batch_size": "Leave it out.",
@@ -270,9 +257,6 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     `ArgumentError`."""
     preset = presets.load(arguments["pair"]) if arguments.get("pair") is not None else {}
     given = {**preset, **{name: value for name, value in arguments.items() if name != "pair"}}
-    for name, remedy in REMOVED.items():
-        if name in given:
-            raise ArgumentError(f"{name}={given[name]}: this argument was removed. {remedy}")
     if not any(side in given for side in SIDES):  # the models of the default pair
         given.setdefault("official_decoding", presets.load(presets.DEFAULT).get("official_decoding"))
     values = {name: given[name] for name in OWN_NAMES if given.get(name) is not None}
