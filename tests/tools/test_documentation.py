@@ -96,15 +96,19 @@ def test_reference_of_traces_has_every_field() -> None:
     assert sorted(fields - shown) == []
 
 
-def test_methods_in_the_page_of_methods_can_be_read(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-    papers, own = re.findall(r"^```yaml\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
-    files = re.findall(r"^# (\w+\.yaml):.*\n((?:- .*\n)+)", own, flags=re.MULTILINE)
-    assert len(files) == 3
-    for name, steps in [("mai.yaml", papers), *files]:
-        (tmp_path / name).write_text(steps, encoding="utf-8")
-        assert load(tmp_path / name).name == Path(name).stem
+def test_methods_in_the_pages_can_be_read_and_are_those_of_the_examples(tmp_path: Path) -> None:
+    def shown(page: str) -> list[str]:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        return re.findall(r"^```yaml\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+
+    papers, own = shown("docs/methods.md")
+    (tmp_path / "mai.yaml").write_text(papers, encoding="utf-8")
     assert load(tmp_path / "mai.yaml") == MAI
+    assert shown("README.md") == [own]
+    for file in (ROOT / "examples").glob("*.yaml"):
+        assert load(file).name == file.stem
+    (tmp_path / "large_first.yaml").write_text(own, encoding="utf-8")
+    assert load(tmp_path / "large_first.yaml") == load(ROOT / "examples" / "large_first.yaml")
 
 
 def test_tests_named_in_the_reliability_page_exist() -> None:
@@ -164,10 +168,11 @@ def test_commands_have_options_arguments_and_tasks_that_exist(page: Path) -> Non
 
 @pytest.mark.long
 def test_commands_of_the_readme_run_on_the_demo_pair(tmp_path: Path) -> None:
-    (tmp_path / "docs").symlink_to(ROOT / "docs")
-    found = [words for words in commands(ROOT / "README.md") if "pair=demo" in words or words[1] == "report"]
-    assert [words[1] for words in found] == ["--model", "report", "doctor", "ask"]
-    for program, *words in found:
+    for folder in ("docs", "examples"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    lines = [words for words in commands(ROOT / "README.md") if "pair=demo" in " ".join(words) or words[1] == "report"]
+    assert [words[1] for words in lines] == ["--model", "report", "ask"]
+    for program, *words in lines:
         command = [
             str(Path(sys.executable).with_name(program)),
             *words,
@@ -178,9 +183,10 @@ def test_commands_of_the_readme_run_on_the_demo_pair(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_script_of_the_readme_prints_an_answer_and_its_exit(tmp_path: Path) -> None:
+def test_first_script_of_the_python_page_prints_an_answer_and_its_exit(tmp_path: Path) -> None:
     (tmp_path / "docs").symlink_to(ROOT / "docs")
-    (script,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+    page = (ROOT / "docs" / "python-api.md").read_text(encoding="utf-8")
+    script = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)[0]
     (tmp_path / "script.py").write_text(script)
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=400)
     assert re.search(r"^[0-9] (agree_short|agree_think|transfer)$", done.stdout, re.MULTILINE), done.stderr

@@ -1,4 +1,4 @@
-"""The arguments of `--model mai_cascade`, for README.md and docs/arguments.md, read from the code.
+"""The arguments of `--model mai_cascade`, for docs/arguments.md, read from the code.
 
 A field's docstring is its meaning. The source is parsed and not imported, so no engine's library is needed.
 """
@@ -12,29 +12,11 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "lmms_eval_mai"
-WIDTH = 120
 
 RUN = ("run/config.py", "Config")
 """The file and the class with the arguments of a run. `small` and `large` are groups of arguments, and `calibration` is
 a file."""
 GROUPS = ("small", "large", "calibration")
-
-MODELS = (
-    ("pair", "A named pair, or a YAML file of your own with `small` and `large`."),
-    ("small", "The small model: a Hugging Face name, a folder, or the address of a server."),
-    ("large", "The large model."),
-)
-"""The first rows of the list in README.md, which are no fields of the class."""
-
-SHORT = (
-    "method",
-    "think",
-    "max_open_samples",
-    "max_new_tokens",
-    "max_errors",
-    "store",
-)
-"""The arguments of a run that README.md lists."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +64,7 @@ def print_table(arguments: list[Argument]) -> None:
     """Print the arguments as a table."""
     print("| argument | default | meaning |\n|---|---|---|")
     for argument in arguments:
-        print(f"| `{argument.name}` | {argument.shown_default} | {_linked(argument.meaning, '')} |")
+        print(f"| `{argument.name}` | {argument.shown_default} | {_linked(argument.meaning)} |")
 
 
 def print_run_arguments() -> None:
@@ -102,30 +84,9 @@ ENGINES = {
 }
 
 
-def print_short_table() -> None:
-    """Print `MODELS`, and the arguments of `SHORT` with the first sentences of their meanings that fit the line."""
-    found = {argument.name: argument for argument in run_arguments()}
-    print("| argument | default | meaning |\n|---|---|---|")
-    for name, meaning in MODELS:
-        print(f"| `{name}` | {f'`{_default_pair()}`' if name == 'pair' else 'those of the pair'} | {meaning} |")
-    for name in SHORT:
-        start = f"| `{name}` | {found[name].shown_default} | "
-        print(f"{start}{_linked(_first_sentences(found[name].meaning, WIDTH - len(start) - 2), 'docs/')} |")
-
-
-def _linked(text: str, folder: str) -> str:
-    """Return the text with links to the pages that it names. `folder`: of the pages, from the page with the text."""
-    return re.sub(r"\bdocs/([\w-]+)\.md", rf"[\1]({folder}\1.md)", text)
-
-
-def _first_sentences(text: str, width: int) -> str:
-    """Return as many whole sentences of `text` as fit. Raises `ValueError` if not even the first one fits."""
-    sentences = text.replace(". ", ".\n").split("\n")
-    if len(sentences[0]) > width:
-        raise ValueError(f"The first sentence is longer than {width} characters: {sentences[0]}")
-    while len(" ".join(sentences)) > width:
-        sentences.pop()
-    return " ".join(sentences)
+def _linked(text: str) -> str:
+    """Return the text with links to the pages that it names."""
+    return re.sub(r"\bdocs/([\w-]+)\.md", r"[\1](\1.md)", text)
 
 
 def print_pairs() -> None:
