@@ -88,10 +88,9 @@ def _wrap_task_manager(tasks: ModuleType) -> None:
 
 
 def follow_tracker(follower: Any) -> None:
-    """Run the methods of lmms-eval's `EvaluationTracker` that save results inside those of `follower`, context managers
-    that have the same names and get the same arguments by name and the tracker. A later follower, or None, takes the
-    place of an earlier one. The first call of this function wraps the methods, so runs of other models do not have the
-    wrapper."""
+    """Wrap the two methods with which lmms-eval's `EvaluationTracker` saves results. Each call then runs inside the
+    context manager of the same name on `follower`, which gets the same arguments by name, and the tracker. A later
+    follower, or None, takes the place of an earlier one. Runs of other models never call this function."""
     from lmms_eval.loggers import EvaluationTracker
 
     for name in ("save_results_aggregated", "save_results_samples"):

@@ -53,12 +53,12 @@ def share(part: int, number: int) -> Interval:
 def mean(values: Sequence[float] | Array) -> Interval:
     """Return the mean of at least one number, with the interval of Student's t distribution."""
     numbers = np.asarray(values, dtype=np.float64)
-    n, found = len(numbers), float(np.mean(numbers))
+    n, value = len(numbers), float(np.mean(numbers))
     if n < 2:
-        return Interval(found, math.nan, math.nan, n)
+        return Interval(value, math.nan, math.nan, n)
     error = float(numbers.std(ddof=1)) / math.sqrt(n)
     half = float(special.stdtrit(n - 1, (1 + LEVEL) / 2)) * error
-    return Interval(found, found - half, found + half, n)
+    return Interval(value, value - half, value + half, n)
 
 
 def is_right_or_wrong(scores: Sequence[float] | Array) -> bool:
@@ -92,12 +92,12 @@ def mcnemar(better: int, worse: int) -> float:
 
 def holm(p: Sequence[float]) -> list[float]:
     """Return the p values corrected for their number by Holm's method, in the same order."""
-    found = [0.0] * len(p)
+    corrected = [0.0] * len(p)
     largest = 0.0
     for rank, index in enumerate(sorted(range(len(p)), key=lambda index: p[index])):
         largest = max(largest, min(1.0, (len(p) - rank) * p[index]))
-        found[index] = largest
-    return found
+        corrected[index] = largest
+    return corrected
 
 
 # --- resampling ---
@@ -108,25 +108,25 @@ Statistic = Callable[[Array], Array]
 
 def ratio(sums: Array) -> Array:
     """Return the mean of documents from the sums of (score, 1)."""
-    found: Array = sums[..., 0] / sums[..., 1]
-    return found
+    means: Array = sums[..., 0] / sums[..., 1]
+    return means
 
 
 def f1(sums: Array) -> Array:
     """Return F1 from the sums of (true positives, false positives, false negatives). 0 if all are 0."""
     total = 2 * sums[..., 0] + sums[..., 1] + sums[..., 2]
-    found: Array = np.divide(2 * sums[..., 0], total, out=np.zeros_like(total), where=total > 0)
-    return found
+    values: Array = np.divide(2 * sums[..., 0], total, out=np.zeros_like(total), where=total > 0)
+    return values
 
 
 def difference(statistic: Statistic) -> Statistic:
     """Return the statistic of the parts of two methods side by side: the first method's minus the second one's."""
 
-    def found(sums: Array) -> Array:
+    def of_both(sums: Array) -> Array:
         first, second = np.split(sums, 2, axis=-1)
         return statistic(first) - statistic(second)
 
-    return found
+    return of_both
 
 
 def bootstrap(parts: Array, statistic: Statistic, clusters: Sequence[int] | Array | None = None) -> Interval:
@@ -174,8 +174,8 @@ def swap_test(
     moved = swapped @ (b - a)
     total_a, total_b = counts @ a, counts @ b
     seen = float(statistic(total_a) - statistic(total_b))
-    found = statistic(total_a + moved) - statistic(total_b - moved)
-    return float((1 + (np.abs(found) >= abs(seen) - 1e-12).sum()) / (1 + RESAMPLES))
+    differences = statistic(total_a + moved) - statistic(total_b - moved)
+    return float((1 + (np.abs(differences) >= abs(seen) - 1e-12).sum()) / (1 + RESAMPLES))
 
 
 def _cluster_sums(parts: Array, clusters: Sequence[int] | Array | None) -> Array:

@@ -24,20 +24,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="an --output_path of lmms-eval")
     add = parser.add_argument
-    add("--max_loss", type=float, default=1.0, metavar="POINTS", help="the loss that may happen; default: 1 point")
-    add("--confidence", type=float, default=0.95, metavar="P", help="of the promise; default: 0.95")
+    add("--max_loss", type=float, default=1.0, metavar="POINTS", help="largest loss to allow; default: 1 point")
+    add("--confidence", type=float, default=0.95, metavar="P", help="of the bound on the loss; default: 0.95")
     add("--method", default="mai_confidence", metavar="METHOD", help="a name or a YAML file; default: mai_confidence")
     add("--against", choices=("full-rt", "large-r"), help="default: full-rt; if no small model is asked: large-r")
     add(
         "--loss",
         choices=("score", "answers"),
         default="score",
-        help="answers: a question is lost where the answer differs from the baseline's; needs no gold answers",
+        help="answers: a question is lost if its answer differs from the baseline's; needs no gold answers",
     )
     add("--to_label", type=Path, metavar="FILE", help="only write the documents that need a gold answer next")
-    completed = "the completed files of --to_label; no other gold answer is read"
+    completed = "files of --to_label with `gold` filled in; the scores of the runs are not used"
     add("--labels", type=Path, nargs="+", metavar="FILE", help=completed)
-    add("--looks", type=int, default=1, metavar="N", help="how often you will look, decided before; default: 1")
+    add(
+        "--looks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how often you will calibrate, decided before the first time; default: 1",
+    )
     add("--output", type=Path, default="min_confidence.json", metavar="FILE", help="default: %(default)s")
 
 

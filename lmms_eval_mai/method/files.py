@@ -7,7 +7,7 @@
 - stop: {exit: transfer, answer: large.transfer}
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,27 +32,27 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         return super().construct_mapping(node, deep)
 
 
-def load(given: Any) -> Method:
-    """Return the method of the argument `method`: a name of `METHODS`, or the path of a YAML file, whose name without
+def load(value: Any) -> Method:
+    """Return the method of a value of `method`: a name of `METHODS`, or the path of a YAML file, whose name without
     its ending is the name of the method. Raises `ArgumentError`."""
-    if isinstance(given, Method):
-        return given
-    if str(given) in METHODS:
-        return METHODS[str(given)]
-    path = Path(str(given)).expanduser()
+    if isinstance(value, Method):
+        return value
+    if str(value) in METHODS:
+        return METHODS[str(value)]
+    path = Path(str(value)).expanduser()
     if path.suffix not in (".yaml", ".yml"):
-        raise ArgumentError(f"method={given} is unknown: choose one of {', '.join(METHODS)}, or give a YAML file.")
+        raise ArgumentError(f"method={value} is unknown: choose one of {', '.join(METHODS)}, or give a YAML file.")
     try:
         steps = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"method={given} cannot be read ({' '.join(str(error).split())}).") from None
-    if path.stem in METHODS and METHODS[path.stem] != of_steps(path.stem, steps, f"method={given}"):
-        raise ArgumentError(f"method={given}: {path.stem} is the name of another method. Rename the file.")
-    method = of_steps(path.stem, steps, f"method={given}")
+        raise ArgumentError(f"method={value} cannot be read ({' '.join(str(error).split())}).") from None
+    if path.stem in METHODS and METHODS[path.stem] != of_steps(path.stem, steps, f"method={value}"):
+        raise ArgumentError(f"method={value}: {path.stem} is the name of another method. Rename the file.")
+    method = of_steps(path.stem, steps, f"method={value}")
     used = {name for stop in method.stops for name in (stop.answer, stop.sure, *stop.agree)}
     for ask in method.asks:
         if ask.name not in used | {other.of for other in method.asks}:
-            raise ArgumentError(f"method={given}: {ask.name} is asked, and no later step uses it. Leave it out.")
+            raise ArgumentError(f"method={value}: {ask.name} is asked, and no later step uses it. Leave it out.")
     return method
 
 
@@ -90,21 +90,21 @@ def _problem(method: Method) -> str | None:
     return None
 
 
-def _step(given: Any, asked: Sequence[Ask]) -> Step:
+def _step(step: Any, asked: Sequence[Ask]) -> Step:
     """Return one step. `asked`: the calls before it. Raises `ValueError`."""
-    if not isinstance(given, Mapping) or not ("ask" in given) ^ ("stop" in given):
+    if not isinstance(step, Mapping) or not ("ask" in step) ^ ("stop" in step):
         raise ValueError(f"expected `ask` or `stop`, {EXAMPLE}")
-    if "stop" in given:
-        _known(given, ("stop",))
-        return _stop(given["stop"], [ask.name for ask in asked])
-    _known(given, ("ask", "of"))
-    names = given["ask"] if isinstance(given["ask"], list) else [given["ask"]]
+    if "stop" in step:
+        _refuse_unknown(step, ("stop",))
+        return _stop(step["stop"], [ask.name for ask in asked])
+    _refuse_unknown(step, ("ask", "of"))
+    names = step["ask"] if isinstance(step["ask"], list) else [step["ask"]]
     thinking = [ask.name for ask in asked if ask.prompt in THINKING]
     if not names:
         raise ValueError("ask: [] names no call")
-    asks = tuple(_ask(name, given.get("of", ""), thinking) for name in names)
-    if "of" in given and not any(ask.of for ask in asks):
-        raise ValueError(f"of: {given['of']} has no effect without a transfer")
+    asks = tuple(_ask(name, step.get("of", ""), thinking) for name in names)
+    if "of" in step and not any(ask.of for ask in asks):
+        raise ValueError(f"of: {step['of']} has no effect without a transfer")
     return asks[0] if len(asks) == 1 else asks
 
 
@@ -120,11 +120,11 @@ def _ask(name: Any, of: Any, thinking: Sequence[str]) -> Ask:
     return Ask(side, prompt, of if prompt == "transfer" else "")
 
 
-def _stop(given: Any, asked: Collection[str]) -> Stop:
-    if not isinstance(given, Mapping) or not isinstance(given.get("exit"), str) or not given["exit"].isidentifier():
+def _stop(stop: Any, asked: Collection[str]) -> Stop:
+    if not isinstance(stop, Mapping) or not isinstance(stop.get("exit"), str) or not stop["exit"].isidentifier():
         raise ValueError("a stop needs `exit`, a name of letters, digits and _")
-    _known(given, ("exit", "answer", "agree", "sure"))
-    agree, sure, least = given.get("agree", []), given.get("sure", ""), None
+    _refuse_unknown(stop, ("exit", "answer", "agree", "sure"))
+    agree, sure, least = stop.get("agree", []), stop.get("sure", ""), None
     if isinstance(sure, Mapping):
         if len(sure) != 1:
             raise ValueError(f"sure names {len(sure)} calls: expected one, such as {{large.simple: 0.9}}")
@@ -133,16 +133,16 @@ def _stop(given: Any, asked: Collection[str]) -> Stop:
             raise ValueError(f"sure: {{{sure}: {least}}} needs a probability above 0 and at most 1")
     if not isinstance(agree, list) or len(agree) not in (0, 2) or len({*map(str, agree)}) != len(agree):
         raise ValueError("agree must name two calls, such as [small.simple, large.simple]")
-    for what, name in (("answer", given.get("answer")), *(("agree", name) for name in agree), ("sure", sure)):
+    for what, name in (("answer", stop.get("answer")), *(("agree", name) for name in agree), ("sure", sure)):
         if name not in asked and not (what == "sure" and name == ""):
             others = f", or give one of {', '.join(asked)}" if asked else ""
             raise ValueError(f"{what}: {name} is not asked before: ask it in an earlier step{others}")
     if sure and not sure.endswith(".simple"):
         raise ValueError(f"sure: {sure} has no probability: only a call simple always has one")
-    return Stop(given["exit"], given["answer"], tuple(agree), sure, None if least is None else float(least))
+    return Stop(stop["exit"], stop["answer"], tuple(agree), sure, None if least is None else float(least))
 
 
-def _known(given: Mapping[str, Any], names: Collection[str]) -> None:
-    for name in given:
+def _refuse_unknown(keys: Iterable[str], names: Collection[str]) -> None:
+    for name in keys:
         if name not in names:
             raise ValueError(f"{name} is unknown: expected {', '.join(names)}")
