@@ -43,6 +43,14 @@ EXPECTED = {
 """The beginning of the type of a pydantic error -> what is expected."""
 
 
+class _NoEffect:
+    pass
+
+
+NO_EFFECT = _NoEffect()
+"""Marks an argument that changes no answer. A run may be resumed with another value of it."""
+
+
 class Arguments(BaseModel):
     """Arguments that are checked when they are read, and do not change. The docstring of a field is its
     documentation."""
@@ -50,6 +58,11 @@ class Arguments(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, arbitrary_types_allowed=True, allow_inf_nan=False
     )
+
+    @classmethod
+    def without_effect(cls) -> frozenset[str]:
+        """Return the names of the arguments that are marked with `NO_EFFECT`."""
+        return frozenset(name for name, field in cls.model_fields.items() if NO_EFFECT in field.metadata)
 
 
 def read(model: type[M], given: Mapping[str, Any], prefix: str = "") -> M:

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lmms_eval_mai.engines.openai.options import OpenAIOptions
 from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS as OF_TRANSFORMERS
 from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS as OF_VLLM
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import steps_of
 from lmms_eval_mai.redaction import redacted, without_password
 from lmms_eval_mai.reproduce.plan import Models, Options, Run
-from lmms_eval_mai.run.config import NO_EFFECT_ON_ANSWERS
+from lmms_eval_mai.run.config import Config
 
-OF_ENDPOINTS = {"api_key_env", "retry_for", "request_timeout", "concurrency"}
-PERFORMANCE = NO_EFFECT_ON_ANSWERS | OF_ENDPOINTS | OF_TRANSFORMERS | OF_VLLM
+PERFORMANCE = Config.without_effect() | OpenAIOptions.without_effect() | OF_TRANSFORMERS | OF_VLLM
 """Arguments that change only the speed, the memory or the treatment of errors. They may change when the command
 continues."""
 PAIR, METHOD = "pair ", "method "

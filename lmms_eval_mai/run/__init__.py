@@ -6,5 +6,5 @@ sample, and `failures.py` those without an answer. `config.py` and `decoding.py`
 arguments of `--model mai_cascade`, and `presets.py` the named pairs. `ask.py` is the Python API.
 
 To add an argument of the run, add a field with a docstring to `Config` in `config.py`. If it cannot change an answer,
-add its name to `NO_EFFECT_ON_ANSWERS`. Engine arguments belong to the engines.
+mark it with `NO_EFFECT`. Engine arguments belong to the engines.
 """

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictBool
 from lmms_eval_mai import __version__
 from lmms_eval_mai.contract import SIDES, EngineConfig, Side
 from lmms_eval_mai.engines.arguments import (
+    NO_EFFECT,
     Arguments,
     Count,
     Number,
@@ -98,9 +99,9 @@ class Config(Arguments):
     chartqa_match: Literal["exact", "relaxed"] = "exact"
     """ChartQA: `exact` requires equal texts, or numbers other than 0 that are equal for the scorer ("5" and "5.0").
     `relaxed`: each answer must be correct by lmms-eval's relaxed rule (5%) if the other answer is the reference."""
-    max_open_samples: Count = 256
+    max_open_samples: Annotated[Count, NO_EFFECT] = 256
     """Number of samples processed at the same time. Their images are in memory."""
-    group_images: StrictBool = True
+    group_images: Annotated[StrictBool, NO_EFFECT] = True
     """Whether questions about one image run next to each other, so that an engine reads the image once. Results keep
     their order."""
     max_new_tokens: Count | None = None
@@ -131,22 +132,22 @@ class Config(Arguments):
     """The model whose attention is used. `large`: an additional prefill of the large model for each transfer, as we
     read the paper. `small`: the attention of the small model at the end of its thinking, without an additional
     prefill."""
-    store: Annotated[str | None, BeforeValidator(_store)] = None
+    store: Annotated[str | None, BeforeValidator(_store), NO_EFFECT] = None
     """Folder of the call store (default: in the user's cache), with which the same command resumes a run. `off`: no
     store."""
-    keep_store: StrictBool = False
+    keep_store: Annotated[StrictBool, NO_EFFECT] = False
     """Whether the store's file stays when the results of the run are saved."""
-    log_prompts: StrictBool = False
+    log_prompts: Annotated[StrictBool, NO_EFFECT] = False
     """Whether the trace of a sample holds the prompt of each call (`--log_samples`)."""
-    max_errors: Annotated[Number, AfterValidator(_max_errors)] = 0
+    max_errors: Annotated[Number, AfterValidator(_max_errors), NO_EFFECT] = 0
     """Number of samples that may fail. Below 1: a share of all samples of the run (0.01 is 1%). Failed samples are
     counted and left out of the scores."""
-    call_timeout: Annotated[Number, Field(ge=1e-3)] | None = None
+    call_timeout: Annotated[Annotated[Number, Field(ge=1e-3)] | None, NO_EFFECT] = None
     """Seconds that one call may take. Default: no limit."""
-    engine_restarts: Whole = 2
+    engine_restarts: Annotated[Whole, NO_EFFECT] = 2
     """Number of times that each engine may be restarted after a crash. A crash that is traced to one call is not
     counted."""
-    model_name: Annotated[str | None, BeforeValidator(str)] = None
+    model_name: Annotated[str | None, BeforeValidator(str), NO_EFFECT] = None
     """Name of the run in lmms-eval's files, and of the subfolder of `--output_path` to which lmms-eval writes. Default:
     the models and the method, such as `mai_cascade-Qwen3-VL-2B-Instruct+Qwen3-VL-8B-Instruct-mai`."""
 
@@ -176,7 +177,7 @@ class Config(Arguments):
     def settings(self) -> Settings:
         """Return what a trace says about the run."""
         # A trace has its threshold, and the thinking prompt of a task has priority over `think`.
-        names = OWN_NAMES - NO_EFFECT_ON_ANSWERS - {"method", "official_decoding", "min_confidence"}
+        names = OWN_NAMES - Config.without_effect() - {"method", "official_decoding", "min_confidence"}
         unused = {name for of_need, is_met, _ in NEEDED if not is_met(self) for name in of_need}
         unused |= {name for of_use, is_used in USED if not is_used(self) for name in of_use}
         given = {name: getattr(self, name) for name in sorted(names - unused)}
@@ -217,20 +218,6 @@ USED: tuple[tuple[Collection[str], Callable[[Config], bool]], ...] = (
 """Arguments that may be given to any method, and whether they can change its answers."""
 OWN_NAMES = frozenset(Config.model_fields) - {*SIDES, "calibration"}
 """The arguments of the run."""
-NO_EFFECT_ON_ANSWERS = frozenset(
-    {
-        "max_open_samples",
-        "group_images",
-        "store",
-        "keep_store",
-        "log_prompts",
-        "max_errors",
-        "call_timeout",
-        "engine_restarts",
-    }
-    | {"model_name"}
-)
-"""The arguments with which a run may be resumed with other values."""
 DEFAULTS: dict[str, Any] = {name: field.default for name, field in Config.model_fields.items()}
 """Argument -> its default."""
 LMMS_EVALS_OWN = {

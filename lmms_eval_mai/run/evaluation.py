@@ -19,7 +19,7 @@ from lmms_eval_mai.method.run import run
 from lmms_eval_mai.method.sparse import Sparse
 from lmms_eval_mai.method.thresholds import DEFAULT
 from lmms_eval_mai.method.trace import Sample, Trace
-from lmms_eval_mai.run.config import NO_EFFECT_ON_ANSWERS, Config
+from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.failures import Failures
 from lmms_eval_mai.run.progress import Outcome, Progress, progress_bar
@@ -164,7 +164,8 @@ class Evaluation:
     def _name(self, decoding: Mapping[str, Any]) -> str:
         """Return a name for the run that the same command has again: a digest of all that can change an answer or the
         calls that are made, besides the models."""
-        config = {name: str(value) for name, value in self.config if name not in (*NO_EFFECT_ON_ANSWERS, *SIDES)}
+        unused = {*self.config.without_effect(), *SIDES}
+        config = {name: str(value) for name, value in self.config if name not in unused}
         versions = [__version__, importlib.metadata.version("lmms-eval"), prompts.digest()]
         return digest_of(config, dict(decoding), versions)[:16]
 

@@ -3,10 +3,10 @@
 import re
 import urllib.request
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from lmms_eval_mai.engines.arguments import Arguments, Count, Number
+from lmms_eval_mai.engines.arguments import NO_EFFECT, Arguments, Count, Number
 from lmms_eval_mai.errors import ArgumentError
 
 ADDRESS = re.compile(r"https?://([\w.-]+|\[[\da-f:.]+\])(:\d{1,5})?(/[^@?#\s]*)?", re.IGNORECASE)
@@ -17,17 +17,17 @@ class OpenAIOptions(Arguments):
 
     model: str | None = None
     """Name under which the endpoint serves the model. Needed only if the endpoint serves several models."""
-    api_key_env: str = "OPENAI_API_KEY"
+    api_key_env: Annotated[str, NO_EFFECT] = "OPENAI_API_KEY"
     """Environment variable with the key. The key itself is never an argument, because lmms-eval prints arguments."""
-    retry_for: Number = 120.0
+    retry_for: Annotated[Number, NO_EFFECT] = 120.0
     """A failed request is retried until this many seconds after its first failure. When the run starts, also the
     seconds to wait until an endpoint answers."""
-    request_timeout: Number = 600.0
+    request_timeout: Annotated[Number, NO_EFFECT] = 600.0
     """Seconds that one request may take. A request that takes longer is not retried. 0: no limit."""
     chat_template_kwargs: Mapping[str, Any] | None = None
     """Arguments of the model's chat template, such as {"reasoning_effort": "low"}. Give {} if a server that does not
     report its context, unlike vLLM's, has a model that thinks by itself: then each request switches its thinking."""
-    concurrency: Count = 256
+    concurrency: Annotated[Count, NO_EFFECT] = 256
     """Largest number of open requests per endpoint."""
 
 
