@@ -84,14 +84,12 @@ class CallKey:
 
 @dataclass(frozen=True, slots=True)
 class AttentionRequest:
-    """The attention weights that a call must return (Eq. 12)."""
+    """The attention weights of the last prompt token that a call must return (Eq. 12). Such a call has no output."""
 
     layer: int
     """The decoder layer, numbered from 1."""
-    text: str | None = None
-    """A part of the last message. The engine returns the attention of the last prompt token to the tokens of this text.
-    None: the engine returns the attention of the last token that was fed to the model to the tokens of the call's own
-    output, its thinking included."""
+    text: str
+    """A part of the last message. The weights are those of its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ class TokenWeights:
     last of them."""
     weights: tuple[float, ...]
     """The attention probability of each token, which is the softmax over the whole context, averaged over all heads.
-    Not normalised. An output token that was never fed to the model has weight 0."""
+    Not normalised."""
 
 
 @dataclass(frozen=True, slots=True)

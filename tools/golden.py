@@ -50,7 +50,6 @@ RUNS: dict[str, tuple[str, str]] = {
     "agree_large_thinks": ("shapes_e_s2", PAIR),
     "short_limit": ("shapes_s", f"{PAIR},max_new_tokens=8"),
     "sparse": ("shapes_s", f"{PAIR},engine=transformers,method=full_rt,transfer=sparse,sparse_layer=0.5"),
-    "sparse_from_small": ("shapes_s", f"{PAIR},engine=transformers,transfer=sparse,sparse_layer=0.5,sparse_from=small"),
 }
 """Name -> the task and the model arguments. Besides them, `reproduce` runs each model alone with each prompt, Full RT,
 MAI, MAI by confidence, and own thinking."""

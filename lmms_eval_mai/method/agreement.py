@@ -111,23 +111,13 @@ def _without_reasoning(text: str) -> str:
 def without_answer(text: str) -> str:
     """Return the text without its last `[[...]]`, if this is the answer that `extract_answer` finds, and without the
     space before the brackets and at the end. If nothing is left, the text is returned unchanged."""
-    return "".join(text[start:end] for start, end in parts_without_answer(text))
-
-
-def parts_without_answer(text: str) -> list[tuple[int, int]]:
-    """Return start and end of the parts that `without_answer` keeps: before the answer and after it."""
-    whole = [(0, len(text))]
     *_, last = [None, *_BRACKETS.finditer(text)]
     if last is None or _BRACKETS.findall(_without_reasoning(text))[-1:] != [_CONTROL.sub("", last[1])]:
-        return whole  # there are no brackets, or the last ones are in reasoning tags
+        return text  # there are no brackets, or the last ones are in reasoning tags
     before, after = text[: last.start()].rstrip(), text[last.end() :]
     while before.endswith("[[") and after.lstrip().startswith("]]"):  # the answer has several pairs of brackets
         before, after = before.rstrip("[").rstrip(), after.lstrip().lstrip("]")
-    kept = len((before + after).rstrip())
-    if not kept:
-        return whole
-    split, start = min(len(before), kept), len(text) - len(after)
-    return [(0, split), (start, start + kept - split)]
+    return (before + after).rstrip() or text
 
 
 def read_answer(benchmark: Benchmark, doc: Doc, text: str) -> str | None:

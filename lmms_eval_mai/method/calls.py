@@ -198,7 +198,7 @@ class OpenSample:
             # A text that is scored must leave the same space as a text that is transferred.
             answer = sample.sampling["transfer"] if prompt == "score" else sampling
             shorter, dropped = await pair.models[side].truncate_thinking(request, thinking, answer)
-            if attention is not None and attention.text is not None:
+            if attention is not None:
                 attention = replace(attention, text=shorter)
             text = tuple(part.replace(thinking, shorter, 1) for part in text)
             request = Prompt(with_text(sample, *text), key, attention, logprobs)
@@ -244,8 +244,8 @@ class OpenSample:
         except ValueError as error:
             task, doc_id = self.sample.task, self.sample.doc_id
             raise SampleError(
-                f"{task} document {doc_id}: the {sparse.source} model gave attention weights that cannot be used "
-                f"({error}). Try {sparse.source}_dtype=float32, or transfer=full."
+                f"{task} document {doc_id}: the large model gave attention weights that cannot be used ({error}). Try "
+                "large_dtype=float32, or transfer=full."
             ) from error
         counted = self.pair.models["large"].count_tokens(found.text)
         self.selection = replace(found, layer=sparse.layer, transferred_tokens=counted)

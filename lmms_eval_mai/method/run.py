@@ -7,10 +7,9 @@ from collections.abc import Iterable
 
 from lmms_eval_mai.contract import AttentionRequest, Call, CallPrompt, Side
 from lmms_eval_mai.method import prompts
-from lmms_eval_mai.method.agreement import parts_without_answer
 from lmms_eval_mai.method.calls import Asked, OpenSample, Pair, gather_or_cancel
 from lmms_eval_mai.method.methods import IN_TWO_STAGES, THINKING, VARIANT_OF, Ask, Stop, asks_of, prompt_of
-from lmms_eval_mai.method.sparse import Sparse, cut_to
+from lmms_eval_mai.method.sparse import Sparse
 from lmms_eval_mai.method.trace import Sample, Trace
 
 
@@ -67,19 +66,12 @@ async def _think(opened: OpenSample, step: Ask, prompt: CallPrompt) -> Asked:
     kind, side = opened.sample.kind, step.side
     own = prompt == "native" and opened.sample.variant is None  # another lmms-eval task asks for a short answer itself
     text = "" if own else prompts.instruction(VARIANT_OF[prompt], kind)
-    # Eq. 7; Eq. 10 if the side is large
-    thinking = await opened.call(side, prompt, text, attention=_attention_to_output(opened, side))
+    thinking = await opened.call(side, prompt, text)  # Eq. 7; Eq. 10 if the side is large
     if prompt not in IN_TWO_STAGES or not opened.sample.two_stage or not opened.pair.method.is_answer_used(step):
         return Asked(thinking)
     text = prompts.stage2(thinking.text, kind)
     answer = await opened.call(side, "stage2", text, thinking=thinking.text, of=thinking.key.name)  # Eq. 8
     return Asked(thinking, answer)
-
-
-def _attention_to_output(opened: OpenSample, side: Side) -> AttentionRequest | None:
-    """Return the weights that a thinking must come with: with `sparse_from=small`, those of Eq. 12."""
-    sparse = opened.pair.sparse
-    return AttentionRequest(sparse.layer) if sparse is not None and sparse.source == side == "small" else None
 
 
 async def _transfer(opened: OpenSample, step: Ask) -> Call:
@@ -98,21 +90,10 @@ async def _select(opened: OpenSample, sparse: Sparse, thinking: Call, reference:
     """Return the key tokens of the thinking as text: Select() of Eq. 12.
 
     The weights are attention to the thinking: that of the last token of the transfer prompt of Eq. 9 (Section 4.2), in
-    the large model (our reading, docs/paper-notes.md). This is a prefill of its own. With `sparse_from=small`, which is
-    not in the paper: the attention of the small model's last token, which the call with the thinking has returned.
+    the large model (our reading, docs/paper-notes.md). This is a prefill of its own.
     """
-    scored = thinking
-    if sparse.source == "large":
-        before, after = prompts.transfer_parts(opened.sample.benchmark.transfer_prompt, opened.sample.kind)
-        prompt, request = (before, reference, after), AttentionRequest(sparse.layer, reference)
-        scored = await opened.call(
-            "large", "score", *prompt, thinking=reference, attention=request, of=thinking.key.name
-        )
-    weights = scored.attention
-    assert weights is not None  # by the contract of the engines
-    if sparse.source == "small" and thinking.thinking is not None:  # the marks and the answer must not count
-        start = max(0, "".join(weights.tokens).find(thinking.thinking))
-        weights = cut_to(weights, [(start, start + len(thinking.thinking))])
-    elif sparse.source == "small" and reference != thinking.text:  # the tokens of the cut answer must not count
-        weights = cut_to(weights, parts_without_answer(thinking.text))
-    return opened.select(weights, sparse).text
+    before, after = prompts.transfer_parts(opened.sample.benchmark.transfer_prompt, opened.sample.kind)
+    prompt, request = (before, reference, after), AttentionRequest(sparse.layer, reference)
+    scored = await opened.call("large", "score", *prompt, thinking=reference, attention=request, of=thinking.key.name)
+    assert scored.attention is not None  # by the contract of the engines
+    return opened.select(scored.attention, sparse).text

@@ -5,10 +5,8 @@ Pure functions of tokens and their attention weights. docs/paper-notes.md lists 
 
 import bisect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-from lmms_eval_mai.contract import Side, TokenWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +17,6 @@ class Sparse:
     """Share of the weight of all thinking tokens that the kept tokens carry (delta of Corollary 1)."""
     layer: int = 12
     """The decoder layer whose attention gives the weights, numbered from 1."""
-    source: Side = "large"
-    """The model whose attention gives the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +61,3 @@ def select(tokens: Sequence[str], weights: Sequence[float], sparse: Sparse) -> S
 
     kept = ranked[: bisect.bisect_left(range(len(ranked) + 1), sparse.delta, key=share)]
     return Selection(tuple(kept), len(ranked), share(len(kept)), "".join(tokens[position] for position in sorted(kept)))
-
-
-def cut_to(attention: TokenWeights, parts: Iterable[tuple[int, int]]) -> TokenWeights:
-    """Return the tokens of parts of the text, with their weights. A token at the border of a part is cut to its text in
-    the part. `parts`: start and end of each part in the text, in order."""
-    spans = list(parts)
-    kept: list[tuple[int, str]] = []
-    begin = 0
-    for position, token in enumerate(attention.tokens):
-        end = begin + len(token)
-        # A token without text is the beginning of a character, and belongs to the part that has this character.
-        found = [(a, b) for a, b in spans if begin < b and (end > a if token else begin >= a)]
-        if found:
-            kept.append((position, "".join(token[max(a - begin, 0) : b - begin] for a, b in found)))
-        begin = end
-    weights = tuple(attention.weights[position] for position, _ in kept)
-    return TokenWeights(tuple(text for _, text in kept), weights)

@@ -15,7 +15,7 @@ from lmms_eval_mai.method.prompts import Variant
 
 Kind = Literal["alone", "full_rt", "own", "cascade"]
 KINDS: tuple[Kind, ...] = ("alone", "full_rt", "own", "cascade")
-TRANSFER = ("transfer_answer", "transfer", "sparse_delta", "sparse_layer", "sparse_from")
+TRANSFER = ("transfer_answer", "transfer", "sparse_delta", "sparse_layer")
 """Options that change the transfer."""
 AGREEMENT = ("anls_threshold", "infovqa_match", "chartqa_match")
 """Options that change the agreement (`AgreementRules`)."""

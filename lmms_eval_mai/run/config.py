@@ -121,17 +121,13 @@ class Config(Arguments):
     (Prompt 2)."""
     transfer: Literal["full", "sparse"] = "full"
     """What the large model gets of the small model's thinking: `full`, all of it (Eq. 9), or `sparse`, only its key
-    tokens (Eq. 12 and 13), which attention selects. `sparse` needs `engine=transformers` for the model
-    whose attention is used. The arguments `sparse_...` need `sparse`."""
+    tokens (Eq. 12 and 13), which the large model's attention selects, in an additional prefill for each transfer.
+    `sparse` needs `large_engine=transformers`. The arguments `sparse_...` need `sparse`."""
     sparse_delta: Share = 0.8
     """The kept tokens carry this share of the attention to all tokens of the thinking. 1 keeps the whole thinking."""
     sparse_layer: Annotated[int | float, BeforeValidator(_layer)] = 12
     """The layer whose attention is used: its number, from 1, or a share of the model's layers, such as 0.33. The
     default 12 is for 36 layers."""
-    sparse_from: Side = "large"
-    """The model whose attention is used. `large`: an additional prefill of the large model for each transfer, as we
-    read the paper. `small`: the attention of the small model at the end of its thinking, without an additional
-    prefill."""
     store: Annotated[str | None, BeforeValidator(_store), NO_EFFECT] = None
     """Folder of the call store (default: in the user's cache), with which the same command resumes a run. `off`: no
     store."""
@@ -196,7 +192,7 @@ def transfers(method: Method) -> bool:
 
 
 NEEDED: tuple[tuple[Collection[str], Callable[[Config], bool], str], ...] = (
-    (("sparse_delta", "sparse_layer", "sparse_from"), lambda config: config.transfer == "sparse", "transfer=sparse"),
+    (("sparse_delta", "sparse_layer"), lambda config: config.transfer == "sparse", "transfer=sparse"),
     (
         ("transfer",),
         lambda config: transfers(config.method),
@@ -247,17 +243,20 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     if not any(side in given for side in SIDES):  # the models of the default pair
         given.setdefault("official_decoding", presets.load(presets.DEFAULT).get("official_decoding"))
     values = {name: given[name] for name in OWN_NAMES if given.get(name) is not None}
-    engines = _engine_configs({name: v for name, v in given.items() if name not in OWN_NAMES}, arguments, set(preset))
-    source = values.get("sparse_from", "large") if values.get("transfer") == "sparse" else None
-    for engine in engines:
-        values[engine.side] = dataclasses.replace(engine, attention=engine.side == source)
+    for_engines = {name: value for name, value in given.items() if name not in OWN_NAMES}
+    values["small"], values["large"] = _engine_configs(for_engines, arguments, set(preset))
     if isinstance(values.get("min_confidence"), str):
         values["calibration"] = calibration.read(values["min_confidence"])
     config = read(Config, values)
     _check_choices(config, arguments)
     check_official(config.decoding, config.official_decoding, config.native_gen_kwargs)
     sides: dict[str, Any] = {
-        side: dataclasses.replace(getattr(config, side), native=side in config.native) for side in SIDES
+        side: dataclasses.replace(
+            getattr(config, side),
+            attention=side == "large" and config.transfer == "sparse",
+            native=side in config.native,
+        )
+        for side in SIDES
     }
     config = config.model_copy(update=sides)
     for engine in config.engines():

@@ -291,15 +291,12 @@ def pair_of(config: Config, models: Mapping[Side, Model], sparse: Sparse | None)
 
 def attention_engine(config: Config) -> EngineConfig:
     """Return the engine whose attention selects tokens. Raises `ArgumentError` if it cannot give attention weights."""
-    side: Side = config.sparse_from
-    engine, other = (config.small, config.large) if side == "small" else (config.large, config.small)
-    if engine.engine != GIVES_ATTENTION:
-        hint = f"give sparse_from={other.side}, " if other.engine == GIVES_ATTENTION else ""
+    if config.large.engine != GIVES_ATTENTION:
         raise ArgumentError(
-            f"transfer=sparse needs attention weights of the {side} model, and {side}_engine={engine.engine} cannot "
-            f"give them: use {side}_engine={GIVES_ATTENTION} with a checkpoint, {hint}or leave transfer out."
+            f"transfer=sparse needs attention weights of the large model, and large_engine={config.large.engine} "
+            f"cannot give them: use large_engine={GIVES_ATTENTION} with a checkpoint, or leave transfer out."
         )
-    return engine
+    return config.large
 
 
 def sparse_of(config: Config) -> Sparse | None:
@@ -312,11 +309,11 @@ def sparse_of(config: Config) -> Sparse | None:
     layer = given if isinstance(given, int) else max(1, round(given * depth))
     if layer > depth:
         raise ArgumentError(
-            f"sparse_layer={given} does not exist, because the {engine.side} model has {depth} layers: give a "
-            f"number from 1 to {depth}, or a share of the layers such as 0.33."
+            f"sparse_layer={given} does not exist, because the large model has {depth} layers: give a number from 1 to "
+            f"{depth}, or a share of the layers such as 0.33."
         )
-    logger.info(f"mai_cascade: layer {layer} of {depth} of the {engine.side} model selects tokens.")
-    return Sparse(config.sparse_delta, layer, engine.side)
+    logger.info(f"mai_cascade: layer {layer} of {depth} of the large model selects tokens.")
+    return Sparse(config.sparse_delta, layer)
 
 
 def layers_of(engine: EngineConfig) -> int:

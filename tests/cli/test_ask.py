@@ -109,7 +109,7 @@ def test_own_question_is_asked_with_its_images_and_options(write_script: Any, tm
         (["--tasks", "pope_s", "--gen_kwargs", "temprature=1"], "temprature"),
         ([*WHY, "max_open_sample=1"], "max_open_sample"),
         ([*WHY, "decoding=official,pair=qwen3vl-2b-8b", "--gen_kwargs", "temperature=0"], "temperature=0"),
-        ([*WHY, "transfer=sparse,sparse_from=small"], "small_engine=vllm"),
+        ([*WHY, "transfer=sparse"], "large_engine=vllm"),
         (["--question", "Why?", "--image", "not_there.png"], "not_there.png"),
         (["--question", "Why?", "--option", "red"], "option"),
         pytest.param(["--tasks", "pope_x"], "pope_x", marks=pytest.mark.long),  # all tasks of lmms-eval are read

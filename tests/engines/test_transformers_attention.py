@@ -22,7 +22,7 @@ from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.thinking import ThinkingSwitch
 from lmms_eval_mai.engines.transformers.inputs import build_inputs, shown_text
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
-from lmms_eval_mai.engines.transformers.token_texts import find_in_output, find_in_prompt
+from lmms_eval_mai.engines.transformers.token_texts import find_in_prompt
 from lmms_eval_mai.errors import SampleError
 
 DEMO = Path(__file__).parents[2] / "lmms_eval_mai/pairs/demo/small"
@@ -95,32 +95,6 @@ def test_weights_of_a_text_equal_eager_attention_in_all_layers(running: Running)
             # Nothing was decoded, and the prefill is counted.
             assert (call.text, call.output_tokens) == ("", 0)
             assert call.prompt_tokens == processor_inputs(processor(), prompts[0])["input_ids"].shape[1]
-
-
-def test_weights_of_the_output_are_those_of_the_last_decoding_step(running: Running) -> None:
-    """Answers of one batch, after prompts of different lengths. Some answers of the demo pair end by themselves."""
-    prompts = [
-        replace(prompt(i, make_image(), "Is it red? " * i, "Think."), attention=AttentionRequest(1 + i % 2))
-        for i in range(4)
-    ]
-    together = running.generate(*prompts, sampling=Sampling(max_tokens=20))
-    for asked, call in zip(prompts, together, strict=True):
-        assert isinstance(call, Call) and asked.attention is not None, call
-        inputs = processor_inputs(processor(), asked)
-        with torch.inference_mode():
-            given = inputs["input_ids"].shape[1]
-            ids = eager().generate(**inputs, max_new_tokens=20, do_sample=False)
-            fed = {"input_ids": ids[:, : given + call.output_tokens - 1]}
-            for name, tensor in inputs.items():  # masks of the prompt, longer by the output
-                if name != "input_ids" and tensor.shape == inputs["input_ids"].shape:
-                    fed[name] = torch.cat([tensor, tensor[:, -1:].expand(1, call.output_tokens - 1)], dim=1)
-            attentions = eager()(**{**inputs, **fed}, output_attentions=True).attentions
-        assert call.attention is not None and "".join(call.attention.tokens) == call.text
-        of_heads = attentions[asked.attention.layer - 1][0, :, -1, given:]
-        expected = [*of_heads.mean(0).tolist(), 0.0]  # the last token was not fed
-        wanted = tuple(expected[: len(call.attention.tokens)])
-        torch.testing.assert_close(call.attention.weights, wanted, rtol=0, atol=1e-5)
-    assert {call.finish_reason for call in together} == {"stop", "length"}
 
 
 class Largest(TorchDispatchMode):
@@ -208,21 +182,6 @@ def test_parts_of_the_tokens_are_the_text_and_all_other_tokens_have_no_part_of_i
         assert text in decode(ids[start : start + len(parts)])
         assert not decode(ids[start + 1 :]).endswith(text + after + "<|im_end|>\n<|im_start|>assistant\n")
         assert text not in decode(ids[start : start + len(parts) - 1]).removeprefix(before[-1:])
-
-
-@settings(deadline=None, max_examples=40)
-@given(text=texts, data=st.data())
-def test_parts_of_an_answers_tokens_are_its_text_also_if_a_limit_or_a_stop_text_ended_it(
-    text: str, data: st.DataObject
-) -> None:
-    tokenizer = processor().tokenizer
-    whole = [*tokenizer.encode(text, add_special_tokens=False), tokenizer.convert_tokens_to_ids("<|im_end|>")]
-    for ids in (whole, whole[: data.draw(st.integers(0, len(whole)))]):  # the limit may cut a character in two
-        decoded = tokenizer.decode(ids, skip_special_tokens=True).rstrip("\ufffd")
-        parts = find_in_output(ids, tokenizer, decoded)
-        assert "".join(parts) == decoded and len(parts) < len(whole)
-        cut = decoded[: len(decoded) // 2]  # a stop text ended the answer
-        assert "".join(find_in_output(ids, tokenizer, cut)) == cut
 
 
 def test_a_message_that_the_template_trims_is_found_and_one_that_it_changes_is_not() -> None:

@@ -1,6 +1,5 @@
 """Select() of Eq. 12: its properties for any tokens and weights."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -10,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.answers import quick
 
-from lmms_eval_mai.contract import TokenWeights
-from lmms_eval_mai.method.agreement import parts_without_answer, without_answer
-from lmms_eval_mai.method.sparse import Selection, Sparse, cut_to, select
+from lmms_eval_mai.method.sparse import Selection, Sparse, select
 
 TOKENS = st.sampled_from(["", "a", " the", "[[", "<|im_end|>", "é", "\n\n", "[[answer]]", "{", "\ufffd"])
 WEIGHTS = st.sampled_from([0.0, 0.1, 0.25, 5e-324, 1.0]) | st.floats(0, 1)
@@ -56,29 +53,3 @@ def test_the_fewest_heaviest_tokens_that_carry_delta_are_kept_in_the_order_of_th
 def test_weights_that_are_no_probabilities_are_refused(weights: list[float]) -> None:
     with pytest.raises(ValueError, match="attention weight"):
         select(["a", "b"], weights, Sparse())
-
-
-# --- the small model's answer is cut before the weights are normalised -------------------------------------
-
-PIECES = st.sampled_from(
-    ["The ", "dog", "[[", "]]", "[[yes]]", ". ", " ", "\n", "<think>", "</think>", "", "é", "]] [["]
-)
-
-
-@quick
-@given(tokens=st.lists(PIECES, max_size=10).map(tuple))
-def test_tokens_of_the_parts_without_the_answer_are_the_text_without_the_answer(tokens: tuple[str, ...]) -> None:
-    text = "".join(tokens)
-    numbers = tuple(float(number) for number in range(len(tokens)))
-    found = cut_to(TokenWeights(tokens, numbers), parts_without_answer(text))
-    assert "".join(found.tokens) == without_answer(text)
-    for part, number in zip(found.tokens, found.weights, strict=True):  # every token keeps its own weight
-        assert part == "" == tokens[int(number)] or (part and set(part) <= set(tokens[int(number)]))
-    assert all(a < b for a, b in itertools.pairwise(found.weights))
-
-
-def test_token_at_the_border_of_the_answer_is_cut_and_a_token_without_text_belongs_to_its_character() -> None:
-    tokens = ("", "é", " red.\n\n[[", "red", "]]", "")
-    parts = parts_without_answer("".join(tokens))
-    found = cut_to(TokenWeights(tokens, (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)), parts)
-    assert found == TokenWeights(("", "é", " red."), (0.1, 0.2, 0.3))

@@ -20,7 +20,6 @@ from lmms_eval_mai.method.trace import Sample, Trace
 THINKING = "The small animal on the sofa is a dog, not a cat. [[Yes]]"
 HEAVY = {"dog,": 4.0, "sofa": 8.0, "not": 3.0, "[[Yes]]": 90.0}
 KEPT = " sofa dog, not"  # 15.0 of 16.0 without the answer
-SOURCES = pytest.mark.parametrize("source", ["large", "small"])
 
 
 def run_method(
@@ -57,48 +56,33 @@ def test_large_model_scores_the_thinking_in_the_transfer_prompt_and_gets_only_th
     assert trace.exit == "transfer" and trace.answer.key.prompt == "transfer"
 
 
-def test_small_models_own_attention_selects_the_tokens_without_an_additional_call() -> None:
-    trace, small, large = run_method("mai", source="small")
-    assert path(trace) == ["small simple", "large simple", "small think", "large transfer"]
-    assert request_of(small, "think") == AttentionRequest(LAYER, None)
-    assert large.prompt_of("transfer").endswith(prompts.transfer("previous_thinking", KEPT, "word"))
-    requests = [prompt.attention for prompt in small.prompts + large.prompts if prompt.key.prompt != "think"]
-    assert requests == [None] * 3
-
-
-@SOURCES
-def test_answer_counts_among_the_thinking_only_if_it_is_kept(source: str) -> None:
+def test_answer_counts_among_the_thinking_only_if_it_is_kept() -> None:
     one = sample("mmmu_val", doc=MMMU_OPEN)
-    cut, kept = (
-        run_method("full_rt", source=source, one=one, transfer_answer=choice)[0].selection for choice in ("cut", "keep")
-    )
+    cut, kept = (run_method("full_rt", one=one, transfer_answer=choice)[0].selection for choice in ("cut", "keep"))
     assert cut is not None and kept is not None
     assert (cut.text, cut.scored_tokens) == (KEPT, 12)
     assert (kept.text, kept.scored_tokens) == (" [[Yes]]", 13)
 
 
-@SOURCES
-def test_delta_1_sends_the_prompt_of_full_transfer(source: str) -> None:
-    _, _, sparse = run_method("full_rt", source=source, delta=1.0)
+def test_delta_1_sends_the_prompt_of_full_transfer() -> None:
+    _, _, sparse = run_method("full_rt", delta=1.0)
     _, _, full = run_method("full_rt", sparse=None)
     assert sparse.prompt_of("transfer") == full.prompt_of("transfer")
     assert {prompt.key.prompt for prompt in full.prompts} == {"transfer"}
 
 
-@SOURCES
-def test_trace_has_the_selection_and_no_weights(source: str) -> None:
-    trace, *_ = run_method("mai", source=source)
+def test_trace_has_the_selection_and_no_weights() -> None:
+    trace, *_ = run_method("mai")
     selection = trace.selection
     assert selection is not None and selection.text == KEPT and selection.positions == (5, 8, 9)
     assert (selection.kept_tokens, selection.scored_tokens, selection.transferred_tokens) == (3, 12, 3)
     assert selection.share == pytest.approx(15.0 / 15.9) and selection.layer == LAYER
     assert all(call.attention is None for call in trace.calls)  # the weights of all samples would fill the memory
-    assert {call.answer_tokens for call in trace.calls if call.key.prompt == "score"} <= {0}
+    assert [call.answer_tokens for call in trace.calls if call.key.prompt == "score"] == [0]
 
 
-@SOURCES
-def test_empty_thinking_is_transferred_without_scoring(source: str) -> None:
-    trace, _, large = run_method("full_rt", thinking="", source=source)
+def test_empty_thinking_is_transferred_without_scoring() -> None:
+    trace, _, large = run_method("full_rt", thinking="")
     assert (path(trace), trace.selection) == (["small think", "large transfer"], None)
     assert large.prompt_of("transfer").endswith(prompts.transfer("previous_thinking", "", "word"))
 
@@ -120,10 +104,9 @@ def test_thinking_that_is_also_a_part_of_the_prompt_is_a_content_part_of_its_own
     assert trace.selection is not None and trace.selection.text == thinking
 
 
-@SOURCES
-def test_weights_that_are_not_numbers_fail_the_sample_with_what_to_do(source: str) -> None:
-    with pytest.raises(SampleError, match=f"pope_x document 0: the {source} model .* Try {source}_dtype=float32"):
-        run_method("full_rt", source=source, heavy={"dog,": float("nan")})
+def test_weights_that_are_not_numbers_fail_the_sample_with_what_to_do() -> None:
+    with pytest.raises(SampleError, match=r"pope_x document 0: the large model .* Try large_dtype=float32"):
+        run_method("full_rt", heavy={"dog,": float("nan")})
 
 
 def test_thinking_that_does_not_fit_is_truncated_before_it_is_scored() -> None:

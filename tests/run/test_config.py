@@ -9,7 +9,6 @@ import pytest
 import yaml
 from lmms_eval.utils import simple_parse_args_string
 
-from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.engines.arguments import parse_literal
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import MAI, MAI_CONFIDENCE, METHODS, steps_of
@@ -125,24 +124,21 @@ def test_store_is_on_off_or_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "layer"), [("4", 4), ("0.01", 1), ("0.33", 1), ("0.4", 2), ("0.99", 4), ("4.0", 4), ("5", None)]
 )
-@pytest.mark.parametrize("side", SIDES)
-def test_layer_is_a_number_or_a_share_of_the_models_layers(
-    tmp_path: Path, side: Side, given: str, layer: int | None
-) -> None:
+def test_layer_is_a_number_or_a_share_of_the_large_models_layers(tmp_path: Path, given: str, layer: int | None) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", "num_hidden_layers": 4}))
-    text = f"transfer=sparse,engine=transformers,sparse_from={side},sparse_layer={given},sparse_delta=1"
-    config = parse_text(f"{text},{side}={tmp_path}")
-    assert {engine.side: engine.attention for engine in config.engines()} == {one: one == side for one in SIDES}
+    text = f"transfer=sparse,engine=transformers,sparse_layer={given},sparse_delta=1,large={tmp_path}"
+    config = parse_text(text)
+    assert (config.small.attention, config.large.attention) == (False, True)
     if layer is None:
-        with pytest.raises(ArgumentError, match=f"sparse_layer=5 does not exist, because the {side} model has 4"):
+        with pytest.raises(ArgumentError, match="sparse_layer=5 does not exist, because the large model has 4"):
             sparse_of(config)
     else:
-        assert sparse_of(config) == Sparse(1, layer, side)
+        assert sparse_of(config) == Sparse(1, layer)
 
 
 def test_sparse_transfer_has_the_papers_defaults_and_needs_an_engine_with_attention() -> None:
     config = parse_text("transfer=sparse,engine=scripted,small=a,large=b")
-    assert (config.sparse_delta, config.sparse_layer, config.sparse_from) == (0.8, 12, "large")
+    assert (config.sparse_delta, config.sparse_layer) == (0.8, 12)
     with pytest.raises(ArgumentError, match="large_engine=scripted cannot"):
         sparse_of(config)
     assert sparse_of(parse_text("pair=demo")) is None  # the pair's file has a layer, which has no effect
@@ -193,7 +189,7 @@ engine_restarts=-1: 0 | engine_restarts=1.7: whole number | engine_restarts=true
 transfer_answer=drop: cut, keep | on_overflow=drop: truncate, error | decoding=hot: greedy, official
 transfer=sparse,sparse_delta=1.01: 1 | transfer=sparse,sparse_delta=nan: number | transfer=some: full, sparse
 transfer=sparse,sparse_layer=2.5: layer | transfer=sparse,sparse_layer=0: layer | transfer=sparse,sparse_layer=1.0: 1
-transfer=sparse,sparse_layer=true: layer | transfer=sparse,sparse_from=both: small, large
+transfer=sparse,sparse_layer=true: layer
 pair=demo,transfer=full,sparse_layer=2: transfer=sparse | method=large,transfer=sparse: such as mai
 keep=true: with | keep_store=2: true or false | log_prompts=yes: true or false | store=[x: JSON
 anls_threshold=2: 1 | anls_threshold=0: 0 | anls_threshold=true: number | chartqa_match=fuzzy: exact, relaxed

@@ -79,7 +79,7 @@ def test_a_call_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_another_model_prompt_image_decoding_name_or_document_is_another_call(tmp_path: Path) -> None:
     asked = prompt()
-    requests = (AttentionRequest(1), AttentionRequest(1, ""), AttentionRequest(1, "It"))
+    requests = (AttentionRequest(1, "Is"), AttentionRequest(2, "Is"), AttentionRequest(1, "It"))
     other = [dataclasses.replace(asked, attention=request) for request in requests]
     other += [dataclasses.replace(asked, logprobs=True), prompt(image="b"), prompt(text="Is it?"), prompt(1)]
     other += [prompt(repeat=1), prompt(task="pope_e"), prompt(prompt="think"), prompt(side="large")]

@@ -37,9 +37,8 @@ class AttentiveEngine(ScriptedEngine):
         call = await super().generate(prompt, sampling)
         if prompt.attention is None:
             return call
-        text = call.text if prompt.attention.text is None else prompt.attention.text
-        if prompt.attention.text is not None:
-            assert text and text in prompt.messages[-1].content  # a part of its own, so that its place is certain
+        text = prompt.attention.text
+        assert text and text in prompt.messages[-1].content  # a part of its own, so that its place is certain
         tokens = words(text)
         heavy = self._heavy if prompt.attention.layer == LAYER else {}
         return replace(call, attention=TokenWeights(tokens, tuple(heavy.get(token.strip(), 0.1) for token in tokens)))

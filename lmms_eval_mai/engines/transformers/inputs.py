@@ -56,14 +56,6 @@ def images_of(inputs: Inputs) -> Inputs:
     return {name: tensor for name, tensor in inputs.items() if tensor.shape != inputs["input_ids"].shape}
 
 
-def with_output(inputs: Inputs, ids: Sequence[int]) -> Inputs:
-    """Return the inputs of one prompt with generated tokens after it. The other tensors repeat their last value."""
-    tokens = {name: tensor for name, tensor in inputs.items() if tensor.shape == inputs["input_ids"].shape}
-    more = {name: tensor[:, -1:].expand(1, len(ids)) for name, tensor in tokens.items()}
-    more["input_ids"] = torch.tensor([ids], dtype=torch.long)
-    return inputs | {name: torch.cat([tensor, more[name]], dim=1) for name, tensor in tokens.items()}
-
-
 def on_device(inputs: Mapping[str, torch.Tensor], model: Any) -> Inputs:
     """Return tensors on a model's device. Those of floating-point numbers get the model's type."""
     types = {name: model.dtype if tensor.is_floating_point() else tensor.dtype for name, tensor in inputs.items()}

@@ -29,10 +29,9 @@ from lmms_eval_mai.engines.transformers.inputs import (
     images_of,
     on_device,
     shown_text,
-    with_output,
 )
 from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
-from lmms_eval_mai.engines.transformers.token_texts import cut_at_stop, find_in_output, find_in_prompt, texts_of_output
+from lmms_eval_mai.engines.transformers.token_texts import cut_at_stop, find_in_prompt, texts_of_output
 from lmms_eval_mai.errors import MaiError, PromptTooLong, SampleError, UnreadableImage
 from lmms_eval_mai.redaction import error_text
 
@@ -55,8 +54,8 @@ class Request:
 
     @property
     def is_scoring_call(self) -> bool:
-        """Whether the call asks for attention to a text of its prompt. It is one forward pass and has no output."""
-        return self.prompt.attention is not None and self.prompt.attention.text is not None
+        """Whether the call asks for attention. It is one forward pass and has no output."""
+        return self.prompt.attention is not None
 
     @property
     def is_seeded(self) -> bool:
@@ -215,28 +214,20 @@ class LoadedModel:
                 # transformers counts it as the target's own.
                 proposed, accepted = sum(passes) - length - (len(passes) - 1), max(0, len(row) - len(passes))
                 call = replace(call, proposed_tokens=proposed, accepted_tokens=accepted, target_calls=len(passes))
-            if request.prompt.attention is not None:
-                tokens = row[: call.output_tokens]
-                output_text = call.text if call.thinking is None else "".join(texts_of_output(tokens, self.tokenizer))
-                texts = find_in_output(tokens, self.tokenizer, output_text)
-                fed = with_output(self._inputs([request.prompt]), tokens[:-1])
-                weights = read_attention(self._model, fed, request.prompt.attention.layer, length, len(texts))
-                call = _with_weights(call, request, texts, weights)
             calls.append(call)
         return calls
 
     def _score(self, request: Request) -> Call:
         """Return a call without output: one forward pass, with the attention to a text of the prompt."""
         prompt, attention = request.prompt, request.prompt.attention
-        assert attention is not None and attention.text is not None
+        assert attention is not None
         steps = Steps(lambda: [])
         inputs = self._inputs([prompt], return_offsets_mapping=True)
         offsets, shown = inputs.pop("offset_mapping")[0].tolist(), shown_text(self._processor, prompt, self._thinking)
         begin, texts = find_in_prompt(offsets, shown, prompt.messages[-1], attention.text)
-        weights = read_attention(self._model, inputs, attention.layer, begin, len(texts))
-        return _with_weights(
-            self._to_call(request, inputs["input_ids"][0].tolist(), [], steps), request, texts, weights
-        )
+        weights = tuple(read_attention(self._model, inputs, attention.layer, begin, len(texts)))
+        call = self._to_call(request, inputs["input_ids"][0].tolist(), [], steps)
+        return replace(call, attention=TokenWeights(texts, weights))
 
     def _assisted(self, prompt: Prompt, inputs: Inputs) -> contextlib.AbstractContextManager[list[int]]:
         images = images_of(inputs) if self._options.assistant_images else {}
@@ -274,13 +265,6 @@ class LoadedModel:
             logprobs=logprobs,
         )
         return with_thinking(call, request.prompt, self.tokenizer.decode(prompt_ids[-8:]))
-
-
-def _with_weights(call: Call, request: Request, texts: tuple[str, ...], weights: list[float]) -> Call:
-    """Return a call with its attention weights, and with the time that they took."""
-    # The last token of an answer is never fed to the model. It has text if the limit ended the answer.
-    attention = TokenWeights(texts, (*weights, 0.0)[: len(texts)])
-    return replace(call, attention=attention, total_s=time.perf_counter() - request.submitted_at)
 
 
 def _load(path: str, options: TransformersOptions, attention: str | None, **source: Any) -> Any:

@@ -59,21 +59,6 @@ def texts_of_output(ids: Sequence[int], tokenizer: Any) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def find_in_output(ids: Sequence[int], tokenizer: Any, text: str) -> tuple[str, ...]:
-    """Return the part of an answer's text that each of its tokens carries. Tokens after the text, for example the
-    end-of-sequence token, are left out. `text`: the text of the tokens, or its beginning. Raises `ValueError` if the
-    tokens have another text."""
-    texts = texts_of_output(ids, tokenizer)
-    if not "".join(texts).startswith(text):
-        raise ValueError(
-            f"the answer's tokens do not have the answer's text of {len(text)} characters, so there is no attention on "
-            "it. They may have bytes that are not UTF-8. Use sparse_from=large or transfer=full"
-        )
-    ends = [min(end, len(text)) for end in itertools.accumulate(map(len, texts))]
-    parts = [text[a:b] for a, b in itertools.pairwise([0, *ends])]
-    return tuple(parts[: max((number for number, part in enumerate(parts, 1) if part), default=0)])
-
-
 def cut_at_stop(ids: list[int], tokenizer: Any, stops: Sequence[str]) -> tuple[list[int], str, bool]:
     """Return the tokens up to the one that completes a stop text, the text before the stop text, and whether there is
     one. If there are several, the one that ends first counts, as in vLLM."""
