@@ -23,7 +23,7 @@ import pandas as pd
 from lmms_eval_mai import parse
 from lmms_eval_mai.reports import read
 
-TRANSFORMERS = "method=large,engine=transformers,large_batch_size=1"
+TRANSFORMERS = "method=large,engine=transformers"
 STAGES = (("simple", ("small", "large")), ("think", ("small",)), ("transfer", ("large",)))
 """Prompt of a stage of the prototype, and the models that answer in it. Those of one stage run at the same time on one
 GPU."""

@@ -183,7 +183,7 @@ class MaiCascade(CascadeModel):
         self, batch_size: Any = None, max_batch_size: Any = None, device: Any = None, **arguments: Any
     ) -> None:
         """`batch_size`, `max_batch_size` and `device` are arguments of lmms-eval's own and are ignored: vLLM batches
-        requests itself, and the transformers engine has arguments of its own. `max_open_samples` limits the number of
+        requests itself, and the engines have arguments for their devices. `max_open_samples` limits the number of
         samples at the same time. Raises `ArgumentError`, `EngineUnavailable`, `EngineStartError` or `StoreError`."""
         with report_errors_to_user():
             config = parse(arguments)

@@ -217,7 +217,7 @@ OWN_NAMES = frozenset(Config.model_fields) - {*SIDES, "calibration"}
 DEFAULTS: dict[str, Any] = {name: field.default for name, field in Config.model_fields.items()}
 """Argument -> its default."""
 LMMS_EVALS_OWN = {
-    "batch_size": "Write small_batch_size or large_batch_size, which engine=transformers has.",
+    "batch_size": "Leave it out.",
     "max_batch_size": "Leave it out.",
     "device": "Write small_device or large_device (engine=transformers), or small_devices or large_devices (vllm).",
 }

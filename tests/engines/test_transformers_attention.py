@@ -53,7 +53,7 @@ def eager() -> Any:
 
 @pytest.fixture(scope="module")
 def running(loop: LoopThread) -> Iterator[Running]:
-    config = EngineConfig("large", "transformers", str(DEMO), {"dtype": "float32", "batch_size": 4}, attention=True)
+    config = EngineConfig("large", "transformers", str(DEMO), {"dtype": "float32"}, attention=True)
     with started(build(config), loop) as running:
         yield running
 
@@ -114,7 +114,8 @@ class Largest(TorchDispatchMode):
 def test_a_scoring_call_makes_no_matrix_of_the_prompts_length_and_runs_no_layer_above_the_requested_one(
     tiny_pair: tuple[Path, Path],
 ) -> None:
-    from lmms_eval_mai.engines.transformers.model import LoadedModel, Request
+    from lmms_eval_mai.engines.transformers.generation import Steps
+    from lmms_eval_mai.engines.transformers.model import LoadedModel
 
     config = EngineConfig("large", "transformers", str(tiny_pair[1]), attention=True)
     model = LoadedModel(config, TransformersOptions(dtype="float32"), ThinkingSwitch(config, ""))
@@ -127,9 +128,7 @@ def test_a_scoring_call_makes_no_matrix_of_the_prompts_length_and_runs_no_layer_
     hook = torch.nn.modules.module.register_module_forward_pre_hook(record)
     text = "dog " * 800
     with Largest() as largest:
-        request = Request(replace(prompt(0, text), attention=AttentionRequest(2, text)), SCORING, 0.0)
-        model.add(request)
-        call = model.answer(request)
+        call = model.answer(replace(prompt(0, text), attention=AttentionRequest(2, text)), SCORING, Steps())
     hook.remove()
     assert call.attention is not None and ran == {0, 1} and largest.second < 800 < call.prompt_tokens
 
@@ -164,7 +163,7 @@ def find(asked: Prompt, text: str, own: Any = None) -> tuple[list[int], int, tup
     """Return the tokens of a prompt, the first of them that carries a text, and the parts of the text."""
     own = own or processor()
     switch = ThinkingSwitch(EngineConfig("large", "transformers", "m"), "")
-    inputs = build_inputs(own, [asked], switch, return_offsets_mapping=True)
+    inputs = build_inputs(own, asked, switch, return_offsets_mapping=True)
     offsets = inputs["offset_mapping"][0].tolist()
     start, parts = find_in_prompt(offsets, shown_text(own, asked, switch), asked.messages[-1], text)
     return inputs["input_ids"][0].tolist(), start, parts

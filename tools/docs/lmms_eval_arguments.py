@@ -38,8 +38,8 @@ GROUPS = (
     ),
     (
         "batch_size, max_batch_size, device",
-        "ignored: vLLM batches requests itself; the engines have [devices](#the-models-and-their-engines), and "
-        "`transformers` has a batch size, of their own",
+        "ignored: vLLM batches requests itself, and the engines have [arguments for their "
+        "devices](#the-models-and-their-engines)",
     ),
     (
         "write_out, trust_remote_code, force_simple, agentic_trace_mode, log_samples_suffix",

@@ -1,13 +1,12 @@
 """A model in this process, in Hugging Face transformers: for any device, for models that vLLM lacks, and for the
 speculative decoding of Table 12.
 
-One thread does all the work of an engine: it prepares prompts, and answers them in batches. A batch ends when its
-longest answer ends, so vLLM is faster where it runs.
+One thread does all the work of an engine: it prepares prompts, and answers one after the other. So vLLM is faster where
+it runs.
 """
 
 import asyncio
 import copy
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -18,7 +17,8 @@ from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, Side
 from lmms_eval_mai.engines.arguments import read
 from lmms_eval_mai.engines.checkpoints import checkpoint_identity
 from lmms_eval_mai.engines.thinking import SWITCH, ThinkingSwitch, template_of, without_budget
-from lmms_eval_mai.engines.transformers.model import LoadedModel, Request
+from lmms_eval_mai.engines.transformers.generation import Steps
+from lmms_eval_mai.engines.transformers.model import LoadedModel
 from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS, TransformersOptions, device_of
 from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, EngineStartError
 from lmms_eval_mai.redaction import error_text, redacted
@@ -46,10 +46,9 @@ class TransformersEngine:
 
     @property
     def description(self) -> str:
-        calls = f"up to {self._options.batch_size} calls per batch"
-        if self._options.assistant_model is not None:
-            calls = f"one call at a time, {self._options.assistant_model} drafts tokens"
-        return f"on {device_of(self._options)}, dtype {self._options.dtype}, {calls}"
+        assistant = self._options.assistant_model
+        drafts = "" if assistant is None else f", {assistant} drafts tokens"
+        return f"on {device_of(self._options)}, dtype {self._options.dtype}, one call at a time{drafts}"
 
     def identity(self) -> str:
         checkpoint = checkpoint_identity(self._config.model, self._options.revision)
@@ -76,13 +75,11 @@ class TransformersEngine:
         self._model = model
 
     async def close(self) -> None:
-        """Fail all calls. A running batch ends at its next token. A model that loads cannot be stopped, but it is
+        """Fail all calls. The running one ends at its next token. A model that loads cannot be stopped, but it is
         dropped when it is loaded."""
         if self._closed is None or self._thread is None or self._closed.done():
             return
         self._closed.set_result(None)
-        if self._model is not None:
-            self._model.is_closed = True
         self._model = None
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -92,13 +89,11 @@ class TransformersEngine:
                 f"{self.side}_engine=transformers has no presence_penalty and no frequency_penalty. Use "
                 "repetition_penalty, or another engine."
             )
-        model = self._started()
-        request = Request(prompt, without_budget(sampling), time.perf_counter())
+        model, steps = self._started(), Steps()
         try:
-            await self._in_thread(prompt.key, model.add, request)
-            return await self._in_thread(prompt.key, model.answer, request)
+            return await self._in_thread(prompt.key, model.answer, prompt, without_budget(sampling), steps)
         finally:
-            request.is_done = True  # a cancelled call leaves the waiting ones, or ends its row of a batch
+            steps.must_end = True  # nobody waits for a call that is cancelled or whose engine is closed
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         return await self._in_thread(prompt.key, self._started().truncate_thinking, prompt, thinking, sampling)

@@ -6,7 +6,7 @@ In speculative decoding a smaller model, the assistant, drafts tokens, and the m
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -17,31 +17,32 @@ from lmms_eval_mai.engines.transformers.inputs import on_device
 
 
 class Steps:
-    """Watches a batch token by token: ends rows, and records the time of the first token and the log-probabilities."""
+    """Watches a call token by token: records its times, on the clock of `time.perf_counter`, and its log-probabilities,
+    and ends it if nobody waits for it."""
 
-    def __init__(self, are_done: Callable[[], list[bool]]) -> None:
-        """`are_done`: returns for each row whether its call was cancelled or the engine was closed."""
-        self._are_done = are_done
-        self.began_at = time.perf_counter()
+    def __init__(self) -> None:
+        self.submitted_at = self.began_at = time.perf_counter()
         self.first_token_at: float | None = None
-        self.logprobs: list[torch.Tensor] = []
-        """For each step, the log-probability of the token of each row: (rows, 1). Empty without `see_logits`."""
+        self.must_end = False
+        """Whether the call ends at its next token."""
+        self.logprobs: list[float] = []
+        """The log-probability of each token. Empty without `see_logits`."""
         self._last: torch.Tensor | None = None
-        """Log-probabilities of the last step: (rows, vocabulary). Those of a long answer (4,096 tokens of a vocabulary
-        of 151,000) would need 2.5 GB for each row."""
+        """Log-probabilities of the last step: (vocabulary,). Those of a long answer (4,096 tokens of a vocabulary of
+        151,000) would need 2.5 GB."""
 
     def see_logits(self, input_ids: Any, scores: Any) -> Any:
         """Record the logits, and change nothing. The first logits processor of transformers, so that it sees the logits
         before temperature and penalties, as vLLM's `raw_logprobs`."""
-        self._last = scores.float().log_softmax(-1)
+        self._last = scores[0].float().log_softmax(-1)
         return scores
 
     def see_token(self, input_ids: Any, scores: Any, **more: Any) -> Any:
-        """Return for each row whether it ends. A stopping criterion of transformers."""
+        """Return whether the call ends. A stopping criterion of transformers."""
         self.first_token_at = self.first_token_at or time.perf_counter()
         if self._last is not None:
-            self.logprobs.append(self._last.gather(1, input_ids[:, -1:]))
-        return torch.tensor(self._are_done(), device=input_ids.device)
+            self.logprobs.append(float(self._last[input_ids[0, -1]]))
+        return torch.tensor([self.must_end], device=input_ids.device)
 
 
 def reset_generation_config(model: Any) -> list[int]:
@@ -53,19 +54,18 @@ def reset_generation_config(model: Any) -> list[int]:
     return ids if isinstance(ids, list) else [ids] if ids is not None else []
 
 
-def decoding(sampling: Sampling, max_new_tokens: int, end_tokens: list[int], tokenizer: Any) -> dict[str, Any]:
+def decoding(sampling: Sampling, max_new_tokens: int, end_tokens: list[int]) -> GenerationConfig:
     """Return arguments of `generate`. The repetition penalty is not among them, because it must come after
     `Steps.see_logits`."""
     config = GenerationConfig(
         max_new_tokens=max_new_tokens,
         eos_token_id=end_tokens or None,
-        pad_token_id=tokenizer.pad_token_id,
         do_sample=sampling.temperature > 0,
     )
     if sampling.temperature > 0:
         config.update(temperature=sampling.temperature, top_p=sampling.top_p, min_p=sampling.min_p or None)
         config.update(top_k=sampling.top_k)  # 0: all tokens
-    return {"generation_config": config}
+    return config
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Converts chats into the inputs of a Hugging Face model, with the checkpoint's own processor."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,21 +10,19 @@ from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.engines.thinking import ThinkingSwitch
 
 Inputs = dict[str, torch.Tensor]
-"""Name -> tensor. `input_ids`, `attention_mask` and others have the shape (prompts, length). The first dimension of all
-others counts image patches or images."""
+"""Name -> tensor. `input_ids`, `attention_mask` and others have the shape (1, length). The first dimension of the rest
+counts image patches or images."""
 
 
-def build_inputs(processor: Any, prompts: Sequence[Prompt], thinking: ThinkingSwitch, **more: Any) -> Inputs:
-    """Return the model inputs of a batch, padded on the left. Either all prompts must have images, or none. `more`:
-    further arguments of the processor. Raises the processor's errors, for example for an image that it cannot
-    prepare."""
-    images = [[part.pixels for part in _content(prompt) if isinstance(part, Image)] for prompt in prompts]
+def build_inputs(processor: Any, prompt: Prompt, thinking: ThinkingSwitch, **more: Any) -> Inputs:
+    """Return the model inputs of a prompt. `more`: further arguments of the processor. Raises the processor's errors,
+    for example for an image that it cannot prepare."""
+    images = [part.pixels for message in prompt.messages for part in message.content if isinstance(part, Image)]
     return dict(
         processor(
-            text=[shown_text(processor, prompt, thinking) for prompt in prompts],
-            images=images if images[0] else None,
+            text=[shown_text(processor, prompt, thinking)],
+            images=[images] if images else None,
             return_tensors="pt",
-            padding=True,
             add_special_tokens=False,
             **more,
         )
@@ -47,10 +45,6 @@ def shown_text(processor: Any, prompt: Prompt, thinking: ThinkingSwitch) -> str:
     return str(processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False, **given))
 
 
-def has_images(prompt: Prompt) -> bool:
-    return any(isinstance(part, Image) for part in _content(prompt))
-
-
 def images_of(inputs: Inputs) -> Inputs:
     """Return the tensors of the images."""
     return {name: tensor for name, tensor in inputs.items() if tensor.shape != inputs["input_ids"].shape}
@@ -60,7 +54,3 @@ def on_device(inputs: Mapping[str, torch.Tensor], model: Any) -> Inputs:
     """Return tensors on a model's device. Those of floating-point numbers get the model's type."""
     types = {name: model.dtype if tensor.is_floating_point() else tensor.dtype for name, tensor in inputs.items()}
     return {name: tensor.to(model.device, types[name]) for name, tensor in inputs.items()}
-
-
-def _content(prompt: Prompt) -> list[Any]:
-    return [part for message in prompt.messages for part in message.content]

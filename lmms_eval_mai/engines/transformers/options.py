@@ -9,13 +9,13 @@ from lmms_eval_mai.engines.checkpoints import check_checkpoint, text_only_error
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.redaction import error_text
 
-PERFORMANCE_ARGUMENTS = {"batch_size", "device"}
+PERFORMANCE_ARGUMENTS = {"device"}
 """Arguments that cannot change an answer: a resumed run may have other values."""
 
 
 class TransformersOptions(Arguments):
-    """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both. lmms-eval has arguments with the
-    names `device` and `batch_size` and keeps them, so these two need the prefix."""
+    """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both. lmms-eval has an argument with the
+    name `device` and keeps it, so `device` needs the prefix."""
 
     device: str | None = None
     """`cuda:1`, `cpu`, ...; `auto` spreads the model over all devices. Default: GPU number `LOCAL_RANK` (GPU 0 without
@@ -25,14 +25,11 @@ class TransformersOptions(Arguments):
     attn_implementation: str | None = None
     """`sdpa`, `eager`, `flash_attention_2`, ... Default: transformers chooses. Has no effect on a model that must give
     attention weights."""
-    batch_size: Count = 8
-    """Largest number of calls in one batch. The Hugging Face rows of Table 12 have 1. Write `small_batch_size` or
-    `large_batch_size`."""
     max_model_len: Count | None = None
     """Tokens of prompt and answer. Default: the limit in the checkpoint's configuration."""
     assistant_model: str | None = None
     """A checkpoint that drafts tokens for this model (speculative decoding, Table 12). It must have this model's
-    tokenizer. Calls then run one by one."""
+    tokenizer."""
     num_assistant_tokens: Count | None = None
     """Most tokens that the assistant drafts before the model checks them (the speculation length n of Appendix B.4). A
     draft ends earlier if the assistant is not sure of its next token (transformers' `assistant_confidence_threshold`,
