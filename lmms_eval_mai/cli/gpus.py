@@ -3,6 +3,8 @@
 
 from collections.abc import Sequence
 
+from tabulate import tabulate
+
 from lmms_eval_mai.engines.vllm.gpu_memory import GIB, LEAST_KV_TOKENS, USABLE, kv_cache_bytes, shares
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.run.config import Config
@@ -13,36 +15,37 @@ HEADINGS = ("", "GPU", "share", "GiB", "weights GiB", "left GiB", "KV cache GiB"
 def parse_gpus(text: str) -> list[float]:
     """Return the memory of each GPU in GiB: `48`, `24,48`. Raises `ArgumentError` for another text."""
     try:
-        found = [float(part) for part in text.split(",")]
+        memories = [float(part) for part in text.split(",")]
     except ValueError:
-        found = []
-    if not found or min(found) < 1:
+        memories = []
+    if not memories or min(memories) < 1:
         raise ArgumentError(f"--gpus {text} is invalid: give the memory of each GPU in GiB, such as 24 or 48,48.")
-    return found
+    return memories
 
 
-def visible_gpus() -> list[tuple[str, float]]:
-    """Return the name and the memory in GiB of the GPUs that vLLM can use; none if vLLM is not installed."""
+def visible_gpus() -> str:
+    """Return the number, the name and the memory of each GPU that vLLM can use."""
     try:
         from vllm.platforms import current_platform
     except ImportError:
-        return []
+        return "vLLM cannot be imported, so it can use none"
     if not current_platform.is_cuda_alike():
-        return []
-    return [
-        (current_platform.get_device_name(number), current_platform.get_device_total_memory(number) / GIB)
+        return "none that vLLM can use"
+    return "; ".join(
+        f"{number}: {current_platform.get_device_name(number)}, "
+        f"{current_platform.get_device_total_memory(number) / GIB:.0f} GiB"
         for number in range(current_platform.device_count())
-    ]
+    )
 
 
-def describe(config: Config, gpus: Sequence[float], rank: int | None = None) -> list[str]:
-    """Return the lines of a table: the memory that each vLLM engine gets of each of its GPUs, and what its weights
-    leave of it. `gpus`: memory of each GPU in GiB. `rank`: as for `shares`. Raises `ArgumentError`."""
+def describe(config: Config, gpus: Sequence[float]) -> str:
+    """Return a table: the memory that each vLLM engine gets of each of its GPUs, and what its weights leave of it.
+    `gpus`: memory of each GPU in GiB. Raises `ArgumentError`."""
     engines = [engine for engine in config.engines() if engine.engine == "vllm"]
     if not engines:
-        return ["The command starts no vLLM engine."]
-    found = shares(engines, len(gpus), rank)
-    rows = [HEADINGS]
+        return "The command starts no vLLM engine."
+    found = shares(engines, len(gpus))
+    rows = []
     for engine in engines:
         share = found[engine.side]
         utilization = share.utilization or engine.arguments.get("gpu_memory_utilization", USABLE)
@@ -55,8 +58,7 @@ def describe(config: Config, gpus: Sequence[float], rank: int | None = None) -> 
         cache = engine.arguments.get("kv_cache_memory_bytes") or kv_cache_bytes(total * GIB, share, batch)
         shown = "measured" if cache is None else f"{cache / GIB:.1f}"
         rows.append((f"{engine.side} {engine.model}", numbers, f"{utilization:.0%}", f"{memory:.1f}", *sizes, shown))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    table = tabulate(rows, HEADINGS, tablefmt="plain", disable_numparse=True, stralign="right")
     note = (
         "What is left is for images, buffers, CUDA graphs and the KV cache. Both engines of one GPU start at the same "
         f"time. If a KV cache of this size holds fewer than {LEAST_KV_TOKENS:,} tokens, vLLM measures, one engine "
@@ -67,4 +69,4 @@ def describe(config: Config, gpus: Sequence[float], rank: int | None = None) -> 
             "Neither the cache nor the hub has the models, so these shares are guesses. docs/first-run.md has those of "
             "the named pairs."
         )
-    return [*table, note]
+    return f"{table}\n{note}"

@@ -50,12 +50,6 @@ def load(pair: Any) -> Mapping[str, Any]:
     return preset
 
 
-def models(name: str) -> tuple[str, str]:
-    """Return the two models of a named pair as its file names them."""
-    preset = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
-    return preset["small"], preset["large"]
-
-
 def _read(pair: Any, path: Path) -> dict[str, Any]:
     try:
         preset = yaml.safe_load(path.read_text())
