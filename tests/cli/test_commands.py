@@ -28,7 +28,6 @@ def test_help_imports_nothing_slow(command: str) -> None:
     [
         (["ask", "--question", "Why?", "--imag", "x"], "--image?"),
         (["ask"], "--question"),
-        (["ask", "--tasks", "x", "--question", "Why?"], "--question"),
         (["doctor", "--model_arg", "x"], "--model_args"),
         (["serve", "--max-queue", "3"], "--max_queue?"),
         (["reproduce", "--paper", "qwen"], "--output_path"),
