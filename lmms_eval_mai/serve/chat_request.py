@@ -31,20 +31,15 @@ IGNORED = {
     "session_id", "store", "stream_interval", "truncation_side", "user", "uuid", "verbosity",
 }  # fmt: skip
 """Fields without an effect on the answer, at any place. Clients send back the messages that they received."""
-UNUSED = (
-    "tools", "functions", "tool_calls", "logprobs", "top_logprobs", "logit_bias", "add_special_tokens", "bad_words",
-    "chat_template_kwargs", "continue_final_message", "documents", "echo", "include_stop_str_in_output",
-    "media_io_kwargs", "min_tokens", "mm_processor_kwargs", "return_prompt_text", "return_token_ids",
-    "return_tokens_as_token_ids", "routed_experts_prompt_start", "stop_token_ids", "use_beam_search", "vllm_xargs",
-    "watermarking",
-)  # fmt: skip
-"""Fields that are supported only if they ask for nothing: false, 0, [] or {}."""
 NEUTRAL: dict[str, list[Any]] = {
     "tool_choice": ["none", "auto"], "function_call": ["none", "auto"], "n": [1], "length_penalty": [1],
     "response_format": [{"type": "text"}], "modalities": [["text"]], "add_generation_prompt": [True],
     "include_reasoning": [True], "skip_special_tokens": [True], "spaces_between_special_tokens": [True],
+    "min_tokens": [0],
 }  # fmt: skip
-"""Fields that are supported with these values only. Every field may be null."""
+"""Fields that may have only these values."""
+NOTHING: list[Any] = [False, 0, "", [], {}]
+"""The values that any other field may have that is not supported: it asks for nothing. Every field may be null."""
 
 
 @dataclass(frozen=True)
@@ -79,26 +74,23 @@ def wrong(message: str, *place: str | int) -> ValidationError:
 
 
 class Fields(BaseModel):
-    """A part of the body. A field that would change the answer and is not supported is refused."""
+    """A part of the body. A field that is not supported is refused, unless it cannot change the answer."""
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
-
-    @model_validator(mode="after")
-    def _refuse_others(self) -> Self:
-        given = self.model_extra or {}
-        for name in sorted(given, key=lambda name: name not in UNUSED):  # tools before tool_choice
-            values = NEUTRAL.get(name, [False, [], {}] if name in UNUSED else [])
-            if name not in IGNORED and given[name] not in values:
-                text = f"Only {name}={json.dumps(values[0])} is" if name in NEUTRAL else f"{name[:100]} is not"
-                hint = "" if values else did_you_mean(name[:100], type(self).model_fields)
+    def _supported(cls, part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        fields = {name: value for name, value in part.items() if value is not None and name not in IGNORED}
+        others = [name for name in fields if name not in cls.model_fields]
+        for name in sorted(others, key=NEUTRAL.__contains__):  # tools before tool_choice
+            if fields.pop(name) not in NEUTRAL.get(name, NOTHING):
+                text = f"Only {name}={json.dumps(NEUTRAL[name][0])} is" if name in NEUTRAL else f"{name[:100]} is not"
+                hint = "" if name in NEUTRAL else did_you_mean(name[:100], cls.model_fields)
                 raise wrong(f"{text} supported. Leave it out.{hint}", name)
-        self.__pydantic_extra__ = {}  # it may need 50 times its size in the body
-        return self
+        return fields
 
 
 class Part(Fields):

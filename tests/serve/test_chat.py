@@ -17,7 +17,7 @@ from lmms_eval_mai.method.methods import FULL_RT, MAI_CONFIDENCE, steps_of
 from lmms_eval_mai.method.prompts import instruction
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.serve.chat_request import IGNORED, NEUTRAL, UNUSED, ChatRequest
+from lmms_eval_mai.serve.chat_request import IGNORED, NEUTRAL, NOTHING, ChatRequest
 from lmms_eval_mai.serve.question import question_of
 
 PICK = "Which is red?\nA. the circle\nB. the square"
@@ -254,8 +254,8 @@ def test_fields_of_openai_and_vllm_that_change_no_answer_are_accepted(api: Runni
     number = api.service.asked
     turn = user("Hm?", image_url().replace(",", ",\r\n"))
     turn["content"][0] |= {"cache_control": {"type": "ephemeral"}, "uuid": "a"}
-    fields = {name: values[0] for name, values in NEUTRAL.items()} | {name: False for name in UNUSED}
-    fields |= {name: "x" for name in IGNORED} | {"prompt_logprobs": None, "tools": [], "min_tokens": 0}
+    fields = {name: values[0] for name, values in NEUTRAL.items()} | {name: "x" for name in IGNORED}
+    fields |= {f"other{number}": value for number, value in enumerate([None, *NOTHING])}
     fields |= {"stream": True, "stream_options": {"include_usage": None, "continuous_usage_stats": True}}
     chunks = chunks_of(api.post(chat() | {"messages": [turn]} | fields).text)
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == f"answer {number}"
