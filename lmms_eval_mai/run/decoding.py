@@ -27,19 +27,27 @@ def _texts(value: Any) -> Any:
     return (value,) if isinstance(value, str) else () if value is None else value
 
 
-class Decoding(Arguments):
-    """The decoding arguments that are used. 0 stands for "not given" where it cannot be a value: tasks of lmms-eval
-    have `top_p: 0`, for example."""
+class NextToken(Arguments):
+    """The arguments that decide how the next token is chosen, in tasks and in requests to the server. Larger numbers
+    may be infinite in the 32 bits of an engine."""
 
-    temperature: Annotated[float, Field(ge=0)] = 0.0
-    top_p: Annotated[float, Field(ge=0, le=1)] = 0.0
-    top_k: Annotated[int, Field(ge=-1)] = 0
+    temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=-1, le=1_000_000)] = 0
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
-    repetition_penalty: Annotated[float, Field(ge=0)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] = 1.0
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    max_new_tokens: Annotated[int, Field(ge=0)] = 0
     seed: Annotated[int, Field(gt=-(2**63), lt=2**63)] | None = None
+
+
+class Decoding(NextToken):
+    """The decoding arguments of a task that are used. 0 stands for "not given" where it cannot be a value: tasks of
+    lmms-eval have `top_p: 0`, for example."""
+
+    top_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Field(ge=0, le=100)] = 0.0
+    max_new_tokens: Annotated[int, Field(ge=0)] = 0
     n: Literal[1] = 1
     num_beams: Literal[0, 1] = 1
     stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_texts)] = ()

@@ -16,6 +16,7 @@ from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.redaction import one_line
 from lmms_eval_mai.run.ask import open_image
+from lmms_eval_mai.run.decoding import NextToken
 from lmms_eval_mai.serve.errors import RequestError, bad_request
 from lmms_eval_mai.serve.settings import Settings
 
@@ -139,7 +140,7 @@ class MaiOptions(Fields):
 Stops = Annotated[list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=16)]
 
 
-class ChatRequest(Fields):
+class ChatRequest(NextToken, Fields):
     """The body of a request to `/v1/chat/completions`."""
 
     model: str
@@ -147,14 +148,6 @@ class ChatRequest(Fields):
     mai: MaiOptions = MaiOptions()
     max_tokens: Annotated[int | None, Field(ge=1, lt=2**31)] = None
     max_completion_tokens: Annotated[int | None, Field(ge=1, lt=2**31)] = None
-    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=-1, le=1_000_000)] = 0
-    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] = 1.0
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    seed: Annotated[int, Field(gt=-(2**63), lt=2**63)] = 0
     stop: Annotated[Stops, BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)] = []
     stream: bool = False
     stream_options: dict[Literal["include_usage", "include_obfuscation", "continuous_usage_stats"], bool | None] = {}

@@ -58,8 +58,8 @@ def test_stop_is_a_text_or_a_list() -> None:
 
 
 REFUSED = [
-    *(("temperature", value) for value in (-1, "abc", float("nan"), float("inf"), True)),
-    *(("top_p", 2), ("top_k", 0.5), ("top_k", -2), ("top_k", True), ("min_p", 1.5)),
+    *(("temperature", value) for value in (-1, "abc", float("nan"), float("inf"), 1e39, True)),
+    *(("top_p", 2), ("top_k", 2**31), ("top_k", 0.5), ("top_k", -2), ("top_k", True), ("min_p", 1.5)),
     *(("repetition_penalty", [1]), ("presence_penalty", 2.5), ("presence_penalty", False), ("frequency_penalty", 9)),
     *(("max_new_tokens", 1.5), ("max_new_tokens", True), ("seed", 1.5), ("seed", True)),
     ("seed", 2**63),  # servers and vLLM's process take no larger number
