@@ -24,7 +24,6 @@ from starlette.types import Send
 
 from lmms_eval_mai.contract import Call
 from lmms_eval_mai.errors import MaiError
-from lmms_eval_mai.method.calls import CallEvent
 from lmms_eval_mai.method.methods import THINKING
 from lmms_eval_mai.method.trace import Trace
 from lmms_eval_mai.run.trace_record import trace_record
@@ -165,8 +164,8 @@ class App:
         status, has_begun = CLIENT_GONE, False
         try:
             async with (
-                aclosing(self._service.answer(question)) as events,
-                aclosing(reply_of(question, events)) as parts,
+                aclosing(self._service.answer(question)) as results,
+                aclosing(reply_of(question, results)) as parts,
             ):
                 async for part in parts:
                     has_begun = True
@@ -199,12 +198,12 @@ class LateResponse(StreamingResponse):
             await send({"type": "http.response.body", "body": b""})  # waits until the client has taken the reply
 
 
-async def reply_of(question: Question, events: AsyncIterable[CallEvent | Trace]) -> AsyncGenerator[bytes]:
-    """Yield the reply in the shape of OpenAI's API: as a whole, or as server-sent events. `events`: those of the calls,
-    and the trace at the end. Raises the errors of `events`.
+async def reply_of(question: Question, results: AsyncIterable[Call | Trace]) -> AsyncGenerator[bytes]:
+    """Yield the reply in the shape of OpenAI's API: as a whole, or as server-sent events. `results`: the finished
+    calls, and the trace at the end. Raises the errors of `results`.
 
     The first part has a text: clients take its time for that of the first token, and an error before it has a status of
-    its own. With `mai.progress`, each step is a part too. Some clients lose the text that follows a comment.
+    its own.
     """
     request, role, thinking = question.request, {"role": "assistant"}, {}
     named = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
@@ -213,24 +212,20 @@ async def reply_of(question: Question, events: AsyncIterable[CallEvent | Trace])
         only = {"index": 0, kind: message, "finish_reason": reason, "logprobs": None}
         return {**named, "object": f"chat.completion{'.chunk' * (kind == 'delta')}", "choices": [only], **fields}
 
-    async for event in events:
-        if isinstance(event, CallEvent):
-            state = "done" if event.call is not None else "begun" if event.error is None else "failed"
-            progress = {"progress": f"{event.key.side} {event.key.prompt} {state}"}
-            shown: dict[str, Any] = {"mai": progress} if request.mai.progress else {}
-            text = {}
-            if event.call is not None and event.key.prompt in THINKING:
-                said = event.call.thinking if event.key.prompt == "native" else event.call.text
-                text = thinking = {"reasoning_content": said} if said else {}
-            if request.stream and (text or shown):
-                yield data_part(choice("delta", role | text, **shown))
-                role = {}
+    async for result in results:
+        if isinstance(result, Call):
+            text = result.thinking if result.key.prompt == "native" else result.text
+            if text and result.key.prompt in THINKING:
+                thinking = {"reasoning_content": text}
+                if request.stream:
+                    yield data_part(choice("delta", role | thinking))
+                    role = {}
             continue
-        content = {"content": event.text if question.sample.variant is not None else event.answer.text}
-        reason = "stop" if event.answer.finish_reason == "stop" else "length"
-        mai = {"method": question.config.method.name, "kind": question.sample.kind, "exit": event.exit}
-        mai |= trace_record(event) if request.mai.trace else {}
-        usage = _usage(event.calls)
+        content = {"content": result.text if question.sample.variant is not None else result.answer.text}
+        reason = "stop" if result.answer.finish_reason == "stop" else "length"
+        mai = {"method": question.config.method.name, "kind": question.sample.kind, "exit": result.exit}
+        mai |= trace_record(result) if request.mai.trace else {}
+        usage = _usage(result.calls)
         if request.stream:
             yield data_part(choice("delta", role | content))
             yield data_part(choice("delta", {}, reason, mai=mai))

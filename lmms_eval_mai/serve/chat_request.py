@@ -134,7 +134,6 @@ class MaiOptions(Fields):
     kind: Literal["letter", "word"] | None = None
     benchmark: Literal[tuple(BENCHMARKS)] | None = None  # type: ignore[valid-type]
     trace: bool = True
-    progress: bool = False
 
 
 Stops = Annotated[list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=16)]

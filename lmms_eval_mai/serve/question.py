@@ -74,7 +74,7 @@ def question_of(
             text, (variant, kind) = text.rstrip().removesuffix(instruction), asked
     listed = options_of("\n".join([*before, text]))
     is_short = limit is not None and limit <= SHORT_ANSWER_TOKENS
-    if not (variant or listed or is_short or request.images() or mai.model_fields_set - {"trace", "progress"}):
+    if not (variant or listed or is_short or request.images() or mai.model_fields_set - {"trace"}):
         alone = {"method": METHODS[config.method.sides[-1]]}
         return Question(request, turns, config.model_copy(update=alone), sample)
     if mai.options is not None and listed != [option.strip() for option in mai.options]:  # as the Python API does

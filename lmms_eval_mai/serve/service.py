@@ -11,7 +11,7 @@ from typing import Any
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from lmms_eval_mai.contract import Image, Side
+from lmms_eval_mai.contract import Call, Image, Side
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, EngineNotRunning, MaiError
 from lmms_eval_mai.method.benchmarks import GENERIC
 from lmms_eval_mai.method.calls import CallEvent, Pair
@@ -104,15 +104,16 @@ class Service:
         limit, models = self.settings.request_timeout, self._engines.models.items()
         return [side for side, model in models if not model.is_up or self.metrics.silent_s(side) > limit]
 
-    async def answer(self, question: Question) -> AsyncGenerator[CallEvent | Trace]:
-        """Ask a question. Yields the events of its calls, and its trace at the end. To close this cancels the calls.
-        Raises a `MaiError`, or `RequestError` if it takes too long."""
+    async def answer(self, question: Question) -> AsyncGenerator[Call | Trace]:
+        """Ask a question. Yields its finished calls, and its trace at the end. To close this cancels the calls. Raises
+        a `MaiError`, or `RequestError` if it takes too long."""
         number, self.asked = self.asked, self.asked + 1
-        loop, events = asyncio.get_running_loop(), asyncio.Queue[CallEvent | None]()
+        loop, calls = asyncio.get_running_loop(), asyncio.Queue[Call | None]()
 
         def on_call(event: CallEvent) -> None:  # on the event loop of the engines
             self._observe(event)
-            loop.call_soon_threadsafe(events.put_nowait, event)
+            if event.call is not None:
+                loop.call_soon_threadsafe(calls.put_nowait, event.call)
 
         async def ask(sample: Sample, pair: Pair) -> Trace:
             method, thresholds = question.config.method, question.config.thresholds
@@ -122,15 +123,15 @@ class Service:
 
         work = self._evaluation.run_one(lambda: question.opened(number), ask)
         answered = asyncio.wrap_future(self._engines.submit(work))
-        answered.add_done_callback(lambda _: events.put_nowait(None))
+        answered.add_done_callback(lambda _: calls.put_nowait(None))
         began, limit = loop.time(), self.settings.request_timeout
         try:
             while True:
                 async with asyncio.timeout_at(began + limit):
-                    event = await events.get()
-                if event is None:
+                    call = await calls.get()
+                if call is None:
                     break
-                yield event
+                yield call
             trace = await answered
         except TimeoutError:
             text = f"The request was not answered within {limit:g} s (--request_timeout). Its calls were cancelled."

@@ -66,11 +66,6 @@ def chunks_of(text: str) -> list[dict[str, Any]]:
     return chunks
 
 
-def steps_in(chunks: list[dict[str, Any]]) -> list[str]:
-    """Return the steps of the cascade in a streamed reply."""
-    return [chunk["mai"]["progress"] for chunk in chunks if "progress" in chunk.get("mai", {})]
-
-
 def test_stream_has_the_thinking_the_answer_and_the_trace_and_begins_with_a_text(api: Running) -> None:
     for _ in EXITS:
         number = api.service.asked
@@ -89,14 +84,6 @@ def test_stream_has_the_thinking_the_answer_and_the_trace_and_begins_with_a_text
         assert len({chunk["id"] for chunk in chunks}) == 1
 
 
-def test_stream_has_the_steps_if_the_request_asks_for_them(api: Running) -> None:
-    number = api.service.asked
-    chunks = chunks_of(api.post(chat(stream=True, mai={"progress": True})).text)
-    steps = ["large simple", "small simple", "small think", "large transfer"][: 2 + number % 3]
-    assert sorted(steps_in(chunks)) == sorted(f"{step} {state}" for step in steps for state in ("begun", "done"))
-    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant"}
-
-
 @pytest.mark.slow
 def test_error_before_the_first_text_has_its_status_and_a_later_one_is_a_part_of_the_stream(tmp_path: Path) -> None:
     small, large = chat_records(3)
@@ -106,8 +93,8 @@ def test_error_before_the_first_text_has_its_status_and_a_later_one_is_a_part_of
     with serving(**written(tmp_path, small, large)) as server:
         server.ask()
         assert server.refused(chat(stream=True))[0] == 500
-        *chunks, last = chunks_of(server.post(chat(stream=True, mai={"progress": True})).text)
-        assert "large transfer failed" in steps_in(chunks) and last["error"]["code"] == "sample_failed"
+        first, last = chunks_of(server.post(chat(stream=True)).text)
+        assert "reasoning_content" in first["choices"][0]["delta"] and last["error"]["code"] == "sample_failed"
         metrics = server.client.get("/metrics").text
         assert 'mai_errors_total{error="SampleError",side="small"} 1.0' in metrics
         assert 'mai_replies_total{status="500"} 2.0' in metrics and 'mai_replies_total{status="200"} 1.0' in metrics
