@@ -68,8 +68,8 @@ class App:
     async def _health(self, request: Request) -> Response:
         self._check_host(request)
         down = self._service.down()
-        found = {"status": "engine_down" if down else "ok", "down": down, "requests": self._count}
-        return JSONResponse(found, 503 if down else 200)
+        health = {"status": "engine_down" if down else "ok", "down": down, "requests": self._count}
+        return JSONResponse(health, 503 if down else 200)
 
     async def _show_metrics(self, request: Request) -> Response:
         self._check_host(request)
@@ -87,9 +87,9 @@ class App:
         return JSONResponse({"object": "list", "data": [model]} if is_list else model)
 
     async def _reply_to_error(self, request: Request, error: Exception) -> Response:
-        found = wrong_path(request, error) if isinstance(error, HTTPException) else to_request_error(error)
-        self._metrics.replies.labels(found.status).inc()
-        return JSONResponse(found.body(), found.status, found.headers)
+        reply = wrong_path(request, error) if isinstance(error, HTTPException) else to_request_error(error)
+        self._metrics.replies.labels(reply.status).inc()
+        return JSONResponse(reply.body(), reply.status, reply.headers)
 
     async def _chat_completions(self, request: Request) -> Response:
         self._check_key(request)
@@ -115,8 +115,8 @@ class App:
 
     def _check_key(self, request: Request) -> None:
         self._check_host(request)
-        given, key = request.headers.get("authorization", ""), self._settings.api_key
-        if key is not None and not hmac.compare_digest(given.encode("latin-1"), f"Bearer {key}".encode()):
+        header, key = request.headers.get("authorization", ""), self._settings.api_key
+        if key is not None and not hmac.compare_digest(header.encode("latin-1"), f"Bearer {key}".encode()):
             text = "The API key is missing or wrong. Send the header Authorization: Bearer KEY."
             raise RequestError(401, text, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
@@ -175,8 +175,9 @@ class App:
             if not has_begun:
                 status = 0  # `_reply_to_error` counts it
                 raise
-            status = (found := to_request_error(error)).status
-            yield data_part(found.body())
+            reply = to_request_error(error)
+            status = reply.status
+            yield data_part(reply.body())
         finally:
             self._count -= 1
             if status:
@@ -243,13 +244,12 @@ def data_part(value: Mapping[str, Any]) -> bytes:
 
 
 def _usage(calls: Iterable[Call]) -> dict[str, Any]:
-    tokens = {kind: sum(getattr(call, kind) for call in calls) for kind in ("prompt_tokens", "output_tokens")}
+    prompt, output = sum(call.prompt_tokens for call in calls), sum(call.output_tokens for call in calls)
+    thinking = sum(call.output_tokens for call in calls if call.key.prompt in THINKING)
     return {
-        "prompt_tokens": tokens["prompt_tokens"],
-        "completion_tokens": tokens["output_tokens"],
-        "total_tokens": sum(tokens.values()),
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
         "prompt_tokens_details": {"cached_tokens": sum(call.cached_tokens for call in calls)},
-        "completion_tokens_details": {
-            "reasoning_tokens": sum(call.output_tokens for call in calls if call.key.prompt in THINKING)
-        },
+        "completion_tokens_details": {"reasoning_tokens": thinking},
     }

@@ -104,10 +104,11 @@ class Server(uvicorn.Server):
                 cycle = connection.cycle  # the last request whose headers are complete, or None
                 if cycle is None or cycle.response_complete or connection.flow.write_paused:
                     waiting[connection, cycle] = since.get((connection, cycle), now)
-            for number, (key, began) in enumerate(sorted(waiting.items(), key=lambda item: item[1])):
+            oldest_first = sorted(waiting.items(), key=lambda item: item[1])
+            for number, ((connection, _), began) in enumerate(oldest_first):
                 is_too_long = now - began > self._service.settings.client_timeout
                 if is_too_long or number < len(waiting) - self._max_waiting:
-                    key[0].transport.abort()
+                    connection.transport.abort()
             since = waiting
             await asyncio.sleep(WATCH_S)
         self.should_exit = True
