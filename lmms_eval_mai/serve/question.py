@@ -58,25 +58,26 @@ def question_of(
     A harness that runs a task of this package on the server sends the instruction of the task with the question, so an
     instruction of the paper at its end is replaced.
     """
-    mai, chosen = request.mai, _asked(request.mai, config, methods)
-    limit = request.max_completion_tokens or request.max_tokens
-    given = {**gen_kwargs, **request.model_dump(include=set(NAMES), exclude_unset=True)}
-    decoding = _decoding(given, limit, config, gen_kwargs)
-    sample = Sample("chat", 0, 0, (), {}, GENERIC, "word", None, False, decoding, decoding=unusual(given))
+    mai, limit = request.mai, request.max_completion_tokens or request.max_tokens
     roles = ["system" if message.role == "developer" else message.role for message in request.messages]
     contents = [message.parts() for message in request.messages]
     turns, last = list(zip(roles, contents, strict=True)), contents[-1]
     end = max(number for number, part in enumerate(last) if isinstance(part, str) and part.strip())
     before = [part for part in last[:end] if isinstance(part, str)]
     text, variant, kind = str(last[end]), None, None
-    for asked, instruction in INSTRUCTIONS.items():
+    for prompt, instruction in INSTRUCTIONS.items():
         if text.rstrip().endswith(instruction):
-            text, (variant, kind) = text.rstrip().removesuffix(instruction), asked
+            text, (variant, kind) = text.rstrip().removesuffix(instruction), prompt
     listed = options_of("\n".join([*before, text]))
     is_short = limit is not None and limit <= SHORT_ANSWER_TOKENS
-    if not (variant or listed or is_short or request.images() or mai.model_fields_set - {"trace"}):
-        alone = {"method": METHODS[config.method.sides[-1]]}
-        return Question(request, turns, config.model_copy(update=alone), sample)
+    is_question = variant or listed or is_short or request.images() or mai.model_fields_set - {"trace"}
+    alone = {"method": METHODS[config.method.sides[-1]]}
+    config = _config_of(mai, config, methods) if is_question else config.model_copy(update=alone)
+    arguments = {**gen_kwargs, **request.model_dump(include=set(NAMES), exclude_unset=True)}
+    sampling_of = _decoding(arguments, limit, config, gen_kwargs)
+    sample = Sample("chat", 0, 0, (), {}, GENERIC, "word", None, False, sampling_of, decoding=unusual(arguments))
+    if not is_question:
+        return Question(request, turns, config, sample)
     if mai.options is not None and listed != [option.strip() for option in mai.options]:  # as the Python API does
         lines = (f"{letter}. {option}" for letter, option in zip(LETTERS, mai.options, strict=False))
         text = "\n".join([text.rstrip("\n"), *lines])
@@ -95,57 +96,55 @@ def question_of(
         kind=mai.kind or ("letter" if mai.options else kind) or ("letter" if options else "word"),
         variant=mai.think or variant or "S",
     )
-    return Question(request, turns, chosen, sample)
+    return Question(request, turns, config, sample)
 
 
 def options_of(text: str) -> list[str]:
     """Return the texts of the last list of options in a text: a line for each, from A without a gap. Empty: none."""
-    found: list[str] = []
+    options: list[str] = []
     last: list[str] = []
     for letter, option in OPTION.findall(text):
-        found = [] if letter == "A" else found
-        found = [*found, option.rstrip()] if LETTERS[len(found) :].startswith(letter) else []
-        last = found if len(found) >= 2 else last
+        options = [] if letter == "A" else options
+        options = [*options, option.rstrip()] if LETTERS[len(options) :].startswith(letter) else []
+        last = options if len(options) >= 2 else last
     return last
 
 
 def _decoding(
-    given: Mapping[str, Any], limit: int | None, config: Config, gen_kwargs: Mapping[str, Any]
+    arguments: Mapping[str, Any], limit: int | None, config: Config, gen_kwargs: Mapping[str, Any]
 ) -> dict[CallPrompt, Sampling]:
-    """Return how each call is decoded. `given`: `gen_kwargs`, and what the request replaces. `limit`: its token limit.
-    Like its `stop`, it applies to answers and not to the thinking, which is the server's own."""
-    found = sampling(given, config, own_task=True)
+    """Return how each call is decoded. `arguments`: `gen_kwargs`, and what the request replaces. `limit`: its token
+    limit. Like its `stop`, it applies to answers and not to the thinking, which is the server's own."""
+    decoding = sampling(arguments, config, own_task=True)
     own = sampling(gen_kwargs, config, own_task=True)
-    thinking = {
-        prompt: dataclasses.replace(found[prompt], max_tokens=own[prompt].max_tokens, stop=own[prompt].stop)
-        for prompt in THINKING
-        if prompt != "native" or len(config.method.asks) > 1  # of one model alone it is the answer too
-    }
-    if limit is not None:
-        limit = min(limit, config.max_new_tokens or limit)
-        found = {prompt: dataclasses.replace(one, max_tokens=limit) for prompt, one in found.items()}
-    return found | thinking
+    for prompt, call in decoding.items():
+        # A model alone that thinks by itself gives its thinking and its answer in one call.
+        if prompt in THINKING and (prompt != "native" or len(config.method.asks) > 1):
+            decoding[prompt] = dataclasses.replace(call, max_tokens=own[prompt].max_tokens, stop=own[prompt].stop)
+        elif limit is not None:
+            decoding[prompt] = dataclasses.replace(call, max_tokens=min(limit, config.max_new_tokens or limit))
+    return decoding
 
 
-def _asked(mai: MaiOptions, config: Config, methods: Mapping[str, Method]) -> Config:
+def _config_of(mai: MaiOptions, config: Config, methods: Mapping[str, Method]) -> Config:
     """Return how a request is asked. Refuses a method without a threshold or a model."""
-    known = {**methods, config.method.name: config.method}
+    methods = {**methods, config.method.name: config.method}
     name, calibrated = mai.method or config.method.name, config.calibration
-    if (method := known.get(name)) is None:
-        raise bad_request(f"mai.method must be one of {', '.join(known)}.", "mai.method")
+    if (method := methods.get(name)) is None:
+        raise bad_request(f"mai.method must be one of {', '.join(methods)}.", "mai.method")
     if missing := {*method.sides} - {*config.method.sides}:
         text = f"This server has no {missing.pop()} model, and {name} needs one. Ask as the server does."
         raise bad_request(text, "mai.method")
-    if mai.min_confidence is not None and not method.needs_threshold:
-        text = f"mai.min_confidence has no effect with {name}: give a mai.method that needs it, or leave it out."
-        raise bad_request(text, "mai.min_confidence")
-    given: dict[str, Any] = {"method": method, "think": mai.think or config.think}
+    changes: dict[str, Any] = {"method": method, "think": mai.think or config.think}
     if mai.min_confidence is not None:
-        given |= {"min_confidence": mai.min_confidence, "calibration": None}
+        if not method.needs_threshold:
+            text = f"mai.min_confidence has no effect with {name}: give a mai.method that needs it, or leave it out."
+            raise bad_request(text, "mai.min_confidence")
+        changes |= {"min_confidence": mai.min_confidence, "calibration": None}
     elif method.needs_threshold and calibrated is not None and calibrated.of(name) is None:
         text = f"This server has the thresholds of {', '.join(calibrated.methods)}. Give mai.min_confidence too."
         raise bad_request(text, "mai.min_confidence")
-    return config.model_copy(update=given)
+    return config.model_copy(update=changes)
 
 
 def _doc(benchmark: str | None, question: str, options: Sequence[str]) -> Doc:

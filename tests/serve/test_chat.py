@@ -267,17 +267,20 @@ def decoding(config: dict[str, Any], gen_kwargs: dict[str, Any], **fields: Any) 
 @pytest.mark.parametrize(
     ("config", "gen_kwargs", "fields", "limits"),
     [
-        ({}, {}, {}, [4096] * 5),
-        ({}, {}, {"max_tokens": 9}, [9, 9, 9, 9, 4096]),
-        ({"max_new_tokens": 512}, {}, {"max_completion_tokens": 900, "max_tokens": 9}, [512] * 5),
-        ({}, {"max_new_tokens": 100}, {"max_tokens": 900}, [900, 900, 900, 900, 100]),
+        ({}, {}, {}, [4096] * 6),
+        ({}, {}, {"max_tokens": 9}, [9, 9, 9, 9, 4096, 4096]),
+        ({"max_new_tokens": 512}, {}, {"max_completion_tokens": 900, "max_tokens": 9}, [512] * 6),
+        ({}, {"max_new_tokens": 100}, {"max_tokens": 900}, [900, 900, 900, 900, 100, 100]),
+        # A model alone that thinks by itself answers in the same call.
+        ({"think": "native"}, {}, {"max_tokens": 9, "mai": {"method": "large"}}, [9, 9, 9, 9, 4096, 9]),
     ],
 )
 def test_token_limit_of_a_request_applies_to_the_answers_and_not_to_the_thinking(
     config: dict[str, Any], gen_kwargs: dict[str, Any], fields: dict[str, Any], limits: list[int]
 ) -> None:
-    found = decoding(config, gen_kwargs, **fields)
-    assert [found[prompt].max_tokens for prompt in ("simple", "task", "stage2", "transfer", "think")] == limits
+    sampling = decoding(config, gen_kwargs, **fields)
+    prompts = ("simple", "task", "stage2", "transfer", "think", "native")
+    assert [sampling[prompt].max_tokens for prompt in prompts] == limits
 
 
 def test_stop_of_a_request_ends_the_answers_and_that_of_the_server_the_thinking_too() -> None:
