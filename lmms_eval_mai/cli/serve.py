@@ -4,7 +4,6 @@ SIGTERM and Ctrl-C stop the server after the requests in flight are answered.
 """
 
 import argparse
-import importlib.util
 import os
 import signal
 import sys
@@ -19,7 +18,6 @@ from lmms_eval_mai.method.methods import METHODS
 from lmms_eval_mai.run import presets
 from lmms_eval_mai.serve.settings import Settings
 
-PACKAGES = ("starlette", "uvicorn", "prometheus_client")
 LOCAL = ("127.0.0.1", "::1", "localhost")
 OPTIONS = ("max_queue", "request_timeout", "max_body_mib", "max_image_megapixels")
 """The settings that are options."""
@@ -52,16 +50,16 @@ def main(given: argparse.Namespace) -> int:
     """Run the command. Returns the exit code: 0 after SIGTERM, or 143 if the server was not ready then. Raises
     `KeyboardInterrupt` after Ctrl-C, and a `MaiError`, also if an engine crashed and cannot be started again."""
     log_to_terminal()
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise EngineUnavailable(
-            f"lmms-eval-mai serve needs {' and '.join(missing)}. Install them with pip install 'lmms-eval-mai[serve]'."
-        )
     from loguru import logger
 
     from lmms_eval_mai.run.config import parse
-    from lmms_eval_mai.serve.server import bind, run
-    from lmms_eval_mai.serve.service import Service
+
+    try:
+        from lmms_eval_mai.serve.server import bind, run
+        from lmms_eval_mai.serve.service import Service
+    except ModuleNotFoundError as error:
+        text = f"lmms-eval-mai serve needs {error.name}. Install it with pip install 'lmms-eval-mai[serve]'."
+        raise EngineUnavailable(text) from None
 
     model_args = values_of("--model_args", given.model_args)
     pair = given.pair or model_args.get("pair")
