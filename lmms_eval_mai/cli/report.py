@@ -6,26 +6,30 @@ Nothing else is read, so the runs may be from another machine; only --images nee
 """
 
 import argparse
+import base64
+import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from lmms_eval_mai.cli.terminal import log_warnings_only, names_of, tell
+from lmms_eval_mai.engines.images import to_rgb
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method import files
 from lmms_eval_mai.method.thresholds import DEFAULT
 from lmms_eval_mai.redaction import error_text
-from lmms_eval_mai.reports import build, rules, seconds
+from lmms_eval_mai.reports import build, page, rules, seconds
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.formats import FORMATS
-from lmms_eval_mai.reports.page import page
-from lmms_eval_mai.reports.page.images import Images
-from lmms_eval_mai.reports.page.samples import shown_runs
+from lmms_eval_mai.reports.page import Images
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.runs import Runs
+
+SIDE = 384
+"""Length of the longer side of an image in the page, in pixels."""
+BYTES = 5_000_000
+"""Of all images of one benchmark in the page."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,19 +53,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile", metavar="FILE", help="add Table 11 with the times of a file of experiments/latency"
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with figures, tables and all samples")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with tables and all samples")
     parser.add_argument(
         "--images",
         action="store_true",
-        help="with --html: add small images of the documents, which loads the data sets",
+        help="with --html: add a small image of each document, which loads the data sets",
     )
 
 
 def main(given: argparse.Namespace) -> None:
     """Print the report, and write the page. Raises a `MaiError`."""
-    if given.html is not None:
-        page.check_installed()
-    elif given.images:
+    if given.images and given.html is None:
         raise ArgumentError("--images has no effect without --html: give --html FILE too.")
     tables = names_of(given.tables)
     if unknown := [name for name in tables if name not in build.CHOICES]:
@@ -82,65 +84,60 @@ def main(given: argparse.Namespace) -> None:
         for gap in found.gaps:
             tell(gap)
     if given.html is not None:
-        images = load_images(runs) if given.images else Images()
-        page.write(given.html, found, runs, images)
-        for sentence in (f"Wrote the page to {given.html}.", *images.gaps):
-            tell(sentence)
+        page.write(given.html, found, runs, load_images(runs) if given.images else {})
+        tell(f"Wrote the page to {given.html}.")
 
 
 # --- images -----------------------------------------------------------------------------------------------
 
 
 def load_images(runs: Runs) -> Images:
-    """Return thumbnails of the documents of all runs with samples. A benchmark that lacks some has a sentence."""
+    """Return a small image of the documents of all runs with samples. Tells which benchmarks lack some."""
     from datasets import disable_progress_bars  # takes seconds
 
     log_warnings_only()
     disable_progress_bars()
-    images = Images()
-    shown = shown_runs(runs)
-    for benchmark in dict.fromkeys(run.benchmark for run in shown):
-        of_benchmark = [run for run in shown if run.benchmark == benchmark]
-        numbers = wanted(of_benchmark)
-        added = 0
+    images: dict[str, dict[int, str]] = {}
+    by_size = sorted(page.shown_runs(runs), key=lambda run: run.documents)
+    for benchmark, run in {run.benchmark: run for run in by_size}.items():  # the run with the most documents
+        name = benchmark_name(benchmark)
         try:
-            for number, found in _images(of_benchmark[0], numbers):
-                if not images.add(benchmark, number, found):
-                    break  # the budget is used
-                added += 1
-        except ArgumentError as error:
-            images.gaps.append(f"{benchmark_name(benchmark)} has no images: {error}")
+            images[benchmark] = dict(_thumbnails(run))
+        except (ArgumentError, LookupError, TypeError, ValueError, AttributeError, OSError) as error:
+            tell(f"{name} has no images in the page: {error_text(error)}")
         else:
-            if added < len(numbers):
-                images.gaps.append(
-                    f"{benchmark_name(benchmark)}: {added} of {len(numbers)} documents have their images in the page, "
-                    "because all images must be small enough for one file."
-                )
+            if len(images[benchmark]) < run.documents:
+                tell(f"{name}: {len(images[benchmark]):,} of {run.documents:,} documents have an image in the page.")
     return images
 
 
-def wanted(of_benchmark: Sequence[Run]) -> list[int]:
-    """Return the documents of the runs of a benchmark, those first that a transfer answers: a reader opens them
-    first."""
-    samples = pd.concat([run.samples.exit for run in of_benchmark])
-    return list(dict.fromkeys(samples.sort_values(key=lambda exit: exit != "transfer", kind="stable").index))
-
-
-def _images(run: Run, numbers: Sequence[int]) -> Iterator[tuple[int, list[Any]]]:
-    """Yield the images of each document. Raises `ArgumentError` if the data set is not that of the run."""
+def _thumbnails(run: Run) -> Iterator[tuple[int, str]]:
+    """Yield each document with its first image, reduced, as WebP in base64, until `BYTES` are used. Raises
+    `ArgumentError` if the data set is not that of the run, and the errors of the task."""
     from lmms_eval_mai.harness.documents import load_task, task_manager  # only images need them
 
     command = json.loads(run.file.read_text(encoding="utf-8")).get("config") or {}
     own_tasks = (command.get("resolved_cli_args") or {}).get("include_path")
     task = load_task(run.task, task_manager([run.task], own_tasks))
-    targets = run.samples.target[~run.samples.index.duplicated()]
-    try:
-        documents, texts = task.eval_docs, task.eval_docs_no_media
-        for number in numbers:
-            if str(task.doc_to_target(texts[number])) != targets[number]:
-                raise ArgumentError(f"document {number} of task {run.task} has another gold answer than in the run.")
-            yield number, [image for image in task.doc_to_visual(documents[number]) if hasattr(image, "tobytes")]
-    except ArgumentError:
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
-        raise ArgumentError(f"task {run.task} cannot give them ({error_text(error).rstrip('.')}).") from error
+    documents, texts = task.eval_docs, task.eval_docs_no_media
+    by_hashes: dict[Any, str] = {}
+    size = 0
+    for doc_id, target, hashes in run.samples[["target", "images"]].itertuples():
+        if str(task.doc_to_target(texts[doc_id])) != target:
+            raise ArgumentError(f"document {doc_id} of task {run.task} has another gold answer than in the run.")
+        key = hashes or doc_id
+        if key not in by_hashes:
+            images = task.doc_to_visual(documents[doc_id])
+            by_hashes[key] = _thumbnail(images[0]) if images else ""
+            size += len(by_hashes[key])
+        if size > BYTES:
+            return
+        yield doc_id, by_hashes[key]
+
+
+def _thumbnail(image: Any) -> str:
+    small = to_rgb(image)
+    small.thumbnail((SIDE, SIDE))
+    file = io.BytesIO()
+    small.save(file, "WEBP", quality=60)
+    return base64.b64encode(file.getvalue()).decode("ascii")

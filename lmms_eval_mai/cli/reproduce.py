@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lmms_eval_mai.cli.terminal import log_to_terminal, names_of, values_of
-from lmms_eval_mai.errors import ArgumentError, MaiError
+from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports import paper_numbers
 from lmms_eval_mai.reproduce.methods import DEFAULT, PAPERS, TABLES
 
@@ -96,9 +96,8 @@ def main(given: argparse.Namespace) -> None:
 def _report(folder: Path) -> None:
     """Print one row for each method, and write all tables and the page into the folder."""
     from lmms_eval_mai.cli.report import load_images
-    from lmms_eval_mai.reports import build
+    from lmms_eval_mai.reports import build, page
     from lmms_eval_mai.reports.formats import markdown, terminal
-    from lmms_eval_mai.reports.page import page
 
     runs = build.read([folder])
     found = build.of_runs(runs)
@@ -106,13 +105,8 @@ def _report(folder: Path) -> None:
     print(f"\n{terminal(replace(found, tables=methods, gaps=()))}")
     (folder / "report.md").write_text(markdown(found), encoding="utf-8")
     print(f"All tables: {folder / 'report.md'}")
-    try:
-        page.check_installed()
-    except MaiError as error:
-        print(error)
-    else:
-        page.write(folder / "report.html", found, runs, load_images(runs))
-        print(f"The page with all samples: {folder / 'report.html'}")
+    page.write(folder / "report.html", found, runs, load_images(runs))
+    print(f"The page with all samples: {folder / 'report.html'}")
 
 
 def _chosen(given: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], list[str]]:

@@ -20,7 +20,7 @@ it for the terminal, as Markdown, CSV, LaTeX or JSON.
     labels.py          gold answers of the documents that need one to choose it
     traces.py          answers of a server, without a task of lmms-eval
     report.py          `Report`, `Table`, `Estimate`
-    page/              the same as an HTML page, with figures and all samples
+    page.py            the same as an HTML page, with score over tokens and all samples (`page.html.jinja`, `page.js`)
 
 A table is a list of columns, each with its heading, its kind, its digits, and the function that gives a cell from a
 row. To add a table, write a function that gets the `Runs` and yields tables, and list it in `build.py`.

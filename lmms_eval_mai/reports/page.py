@@ -1,0 +1,188 @@
+"""The page: a report as one HTML file that opens without a network. It has the tables, score over output tokens, and
+all samples with their calls.
+
+Text of models and data sets is hostile. The template escapes all texts. The samples are blocks of compressed JSON,
+whose texts the script sets with `textContent` only. The policy of the file allows no other script and no request.
+"""
+
+import base64
+import gzip
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmms_eval_mai import __version__
+from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.reports.folders import Run, records
+from lmms_eval_mai.reports.formats import text
+from lmms_eval_mai.reports.paper_numbers import benchmark_name
+from lmms_eval_mai.reports.report import Report
+from lmms_eval_mai.reports.rows import Record
+from lmms_eval_mai.reports.runs import Runs
+from lmms_eval_mai.reports.setups import KINDS
+from lmms_eval_mai.reports.summary import RIGHT, spent
+
+FOLDER = Path(__file__).parent
+X_AXIS, Y_AXIS = (42, 466), (240, 12)
+"""Where the axes of a chart begin and end, in its figure of 480 x 280."""
+TOKENS = [step * 10.0**power for power in range(-1, 6) for step in (1, 2, 5)]
+"""Ticks of the logarithmic axis."""
+
+Images = Mapping[str, Mapping[int, str]]
+"""Benchmark -> document -> its image: WebP in base64."""
+
+
+def write(path: Path, report: Report, runs: Runs, images: Images) -> None:
+    """Write the page. Raises `ArgumentError` if the file cannot be written."""
+    content = html(report, runs, images)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8", errors="replace")  # half a character, which a model may write
+    except OSError as error:
+        raise ArgumentError(f"--html {path} cannot be written ({error.strerror}).") from None
+
+
+def html(report: Report, runs: Runs, images: Images) -> str:
+    """Return the page. `runs`: the runs of the report."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    shown = shown_runs(runs)
+    different = list(dict.fromkeys(image for of_benchmark in images.values() for image in of_benchmark.values()))
+    places = {image: place for place, image in enumerate(different)}
+    blocks = {"images": pack(different)}
+    for number, run in enumerate(shown):
+        of_run = {doc_id: places[image] for doc_id, image in images.get(run.benchmark, {}).items()}
+        blocks[f"samples-{number}"] = pack(samples(run, of_run))
+    script = (FOLDER / "page.js").read_text(encoding="utf-8")
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["text"] = text
+    page: str = environment.get_template("page.html.jinja").render(
+        report=report,
+        charts=[
+            chart for benchmark in runs.benchmarks() if (chart := score_over_tokens(runs, benchmark, report.names))
+        ],
+        runs=[f"{benchmark_name(run.benchmark)}: {runs.name(run.setup)}" for run in shown],
+        exits=list(dict.fromkeys(exit for run in shown for exit in run.samples.exit.dropna())),
+        blocks=blocks,
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
+        version=__version__,
+    )
+    return page
+
+
+# --- the figure ---
+
+
+def score_over_tokens(runs: Runs, benchmark: str, names: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the figure of a benchmark: its points and ticks with their places, and each point in words. None: no
+    method has a score and output tokens. `names`: name of a method -> its short name."""
+    methods = []
+    for run in runs.of_benchmark(benchmark):
+        costs = spent(run)
+        score, tokens = runs.score(run), sum(costs[f"{side}_tokens"] or 0 for side in SIDES)
+        if score is not None and tokens:
+            name = runs.name(run.setup)
+            methods.append((names.get(name, name), run.setup.kind, tokens, score))
+    if not methods:
+        return None
+    ends = [end for *_, score in methods for end in (score.value, score.low, score.high) if end is not None]
+    step = next((step for step in (1, 2, 5, 10) if max(ends) - min(ends) <= 6 * step), 20)
+    x_ticks = ticks([tokens for _, _, tokens, _ in methods], TOKENS)
+    y_ticks = ticks(ends, range(0, 101, step))
+
+    def x(tokens: float) -> float:
+        return round(float(np.interp(np.log(tokens), np.log([x_ticks[0], x_ticks[-1]]), X_AXIS)), 1)
+
+    def y(score: float) -> float:
+        return round(float(np.interp(score, [y_ticks[0], y_ticks[-1]], Y_AXIS)), 1)
+
+    points: list[dict[str, Any]] = []
+    for name, kind, tokens, score in methods:
+        label_x, label_y = x(tokens) + 7, round(y(score.value) - 5, 1)
+        while any(abs(label_x - other["label_x"]) < 15 and abs(label_y - other["label_y"]) < 12 for other in points):
+            label_x += 1
+        points.append(
+            {
+                "x": x(tokens),
+                "y": y(score.value),
+                "low": y(score.value if score.low is None else score.low),
+                "high": y(score.value if score.high is None else score.high),
+                "label_x": label_x,
+                "label_y": label_y,
+                "kind": kind,
+                "words": f"{name}: score {score.shown(1)}, {tokens:,.1f} output tokens",
+            }
+        )
+    return {
+        "benchmark": benchmark_name(benchmark),
+        "x_ticks": [(x(tick), f"{tick:,g}") for tick in x_ticks],
+        "y_ticks": [(y(tick), f"{tick:g}") for tick in y_ticks],
+        "points": points,
+    }
+
+
+def ticks(values: Sequence[float], choices: Sequence[float]) -> list[float]:
+    """Return the ticks of an axis: those of `choices` from the last one below all values to the first one above."""
+    first = max((tick for tick in choices if tick < min(values)), default=choices[0])
+    last = min((tick for tick in choices if tick > max(values)), default=choices[-1])
+    return [tick for tick in choices if first <= tick <= last]
+
+
+# --- the samples ---
+
+
+def shown_runs(runs: Runs) -> list[Run]:
+    """Return the runs whose samples the page shows: the cascades first, then Full RT, then single models."""
+    return [run for kind in reversed(KINDS) for run in runs.of(kind) if not run.derived and len(run.samples)]
+
+
+def samples(run: Run, images: Mapping[int, int]) -> list[dict[str, Any]]:
+    """Return each answer of a run with its question and its calls, by document. `images`: document -> the place of its
+    image in the block of images."""
+    by_document = {record.row["doc_id"]: _sample(record) for record in records(run)}
+    return [sample | {"image": images.get(doc_id)} for doc_id, sample in sorted(by_document.items())]
+
+
+def _sample(record: Record) -> dict[str, Any]:
+    row, score = record.row, record.row["score"]
+    is_scored = not math.isnan(score)
+    facts = {"gold answer": row["target"], "scored answer": record.answer, "kind of question": row["kind"] or ""}
+    if is_scored:
+        facts["score"] = f"{score:g}"
+    return {
+        "doc_id": row["doc_id"],
+        "exit": row["exit"] or "",
+        "answer": ("right" if score >= RIGHT else "wrong") if is_scored else "",
+        "question": record.question,
+        "facts": {name: fact for name, fact in facts.items() if fact},
+        "calls": [
+            {
+                "about": f"{call['side']} model, {call['prompt']}: {call['output_tokens']:,} tokens"
+                + ("" if call.get("shared") else f", {call['total_s']:.3f} s")
+                + (", cut off" if call["finish_reason"] == "length" else "")
+                + ("; no answer" if call.get("parsed") is None else f"; answer: {call['parsed']}"),
+                "text": "\n\n".join(filter(None, (call.get("thinking"), call["text"]))),
+            }
+            for call in record.calls
+        ],
+    }
+
+
+def pack(value: Any) -> str:
+    """Return a value as compressed JSON in base64. JSON's escapes keep texts that are not valid Unicode, such as half a
+    character that a model wrote."""
+    data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+    return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode("ascii")
