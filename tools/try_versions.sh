@@ -39,7 +39,7 @@ lowest() {
     python3 -m venv "$venv" && "$py" -m pip install uv || return
     # The first line chooses the oldest releases, and the second one keeps them.
     "$venv/bin/uv" pip install --python "$py" --resolution lowest-direct -e . || return
-    "$venv/bin/uv" pip install --python "$py" -e ".[dev,report,serve]" || return
+    "$venv/bin/uv" pip install --python "$py" -e ".[dev,serve]" || return
     "$py" -m pytest -q -p no:cacheprovider -m "not slow" "${WITHOUT_VLLM[@]}"
 }
 

@@ -191,15 +191,12 @@ transfer=sparse,sparse_delta=1.01: 1 | transfer=sparse,sparse_delta=nan: number 
 transfer=sparse,sparse_layer=2.5: layer | transfer=sparse,sparse_layer=0: layer | transfer=sparse,sparse_layer=1.0: 1
 transfer=sparse,sparse_layer=true: layer
 pair=demo,transfer=full,sparse_layer=2: transfer=sparse | method=large,transfer=sparse: such as mai
-keep=true: with | keep_store=2: true or false | log_prompts=yes: true or false | store=[x: JSON
+keep_store=2: true or false | log_prompts=yes: true or false | store=[x: JSON
 anls_threshold=2: 1 | anls_threshold=0: 0 | anls_threshold=true: number | chartqa_match=fuzzy: exact, relaxed
 method=mai_confidence,min_confidence=0: 0 | method=mai_confidence,min_confidence=none.json: calibrate
 min_confidence=0.7: mai_confidence | official_decoding=hot: mapping
 large_engine=transformers,method=own_thinking,transfer=sparse: such as mai
-mode=cascade: method=mai | mode=transfer: full_rt | verify=confidence: method=mai_confidence
-thinker=large: method=own_thinking | second_check=off: method=mai_confidence_direct
-own_min_confidence=0.8: min_confidence=FILE
-small_mm_processor_kwargs={max_pixels:5}: JSON | journal=off: store=off | sparse_order=weight: Leave it out
+small_mm_processor_kwargs={max_pixels:5}: JSON
 """
 """Arguments, of which the last one is wrong: a part of what is expected."""
 
