@@ -78,13 +78,13 @@ def main(given: argparse.Namespace) -> None:
     runs = build.read(given.folders)
     threshold = DEFAULT if given.min_confidence is None else given.min_confidence
     runs.gaps += rules.add_replays(runs, methods, threshold)
-    found = build.of_runs(runs, tables, profile)
-    print(FORMATS[given.format](found), end="")
+    report = build.of_runs(runs, tables, profile)
+    print(FORMATS[given.format](report), end="")
     if given.format in ("csv", "latex"):  # the other formats end with them
-        for gap in found.gaps:
+        for gap in report.gaps:
             tell(gap)
     if given.html is not None:
-        page.write(given.html, found, runs, load_images(runs) if given.images else {})
+        page.write(given.html, report, runs, load_images(runs) if given.images else {})
         tell(f"Wrote the page to {given.html}.")
 
 
