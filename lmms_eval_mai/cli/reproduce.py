@@ -51,7 +51,6 @@ def main(given: argparse.Namespace) -> None:
     from lmms_eval_mai.reproduce.estimate import estimate
     from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
     from lmms_eval_mai.run.config import refuse_lmms_evals_own
-    from lmms_eval_mai.run.decoding import check_conflict
 
     log_to_terminal()
     pairs, benchmarks = _chosen(given)
@@ -61,8 +60,6 @@ def main(given: argparse.Namespace) -> None:
         raise ArgumentError(f"{name}={model_args[name]} has no effect here, because {SET_HERE[name]}. Leave it out.")
     own = {file: files.load(file) for file in given.methods}
     models = plan.read_models(pairs, model_args, list(own.values()))
-    for pair in models:
-        check_conflict(gen_kwargs, pair.config)
     tasks.check_benchmarks(benchmarks)
     names = {method.name: file for file, method in own.items()}
     options = plan.Options(given.gen_kwargs, given.limit, given.include_path, names)

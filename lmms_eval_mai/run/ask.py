@@ -25,7 +25,7 @@ from lmms_eval_mai.errors import ArgumentError, UnreadableImage
 from lmms_eval_mai.method.benchmarks import GENERIC
 from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.decoding import check_conflict, sampling, unusual
+from lmms_eval_mai.run.decoding import sampling, unusual
 from lmms_eval_mai.run.engines import Engines, result_of
 from lmms_eval_mai.run.evaluation import Evaluation
 
@@ -69,7 +69,6 @@ class Cascade:
             raise ArgumentError(f"gen_kwargs={gen_kwargs!r} is invalid: expected a dictionary.")
         self.config = parse({"store": "off", **arguments})
         self._decoding = dict(gen_kwargs or {})
-        check_conflict(self._decoding, self.config)
         self._sampling = sampling(self._decoding, self.config, own_task=True)
         self._engines = Engines(self.config)
         self._evaluation = Evaluation(self._engines, self.config)

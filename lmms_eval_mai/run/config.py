@@ -36,7 +36,7 @@ from lmms_eval_mai.method.trace import Settings
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run import calibration, presets
 from lmms_eval_mai.run.calibration import Calibration
-from lmms_eval_mai.run.decoding import check_official
+from lmms_eval_mai.run.decoding import read_decoding
 
 
 def _layer(value: Any) -> int | float:
@@ -107,11 +107,6 @@ class Config(Arguments):
     max_new_tokens: Count | None = None
     """Limits the output tokens of every call. Without it, the limit is 4,096, and the task's own limit for the short
     answers in other lmms-eval tasks."""
-    decoding: Literal["greedy", "official"] = "greedy"
-    """`greedy`: lmms-eval's settings, that is, greedy decoding unless the task or `--gen_kwargs` sets a temperature.
-    `official`: the settings that the authors of the models publish, `official_decoding` of the pair."""
-    official_decoding: Annotated[Mapping[str, Any] | None, BeforeValidator(parse_literal)] = None
-    """The decoding arguments of `decoding=official`, from the pair's YAML file. They replace those of the task."""
     on_overflow: Literal["truncate", "error"] = "truncate"
     """What to do if a prompt with thinking (Stage 2 or transfer) does not fit the model's context: `truncate` keeps the
     end of the thinking; `error` fails the sample. On an endpoint the sample always fails."""
@@ -173,7 +168,7 @@ class Config(Arguments):
     def settings(self) -> Settings:
         """Return what a trace says about the run."""
         # A trace has its threshold, and the thinking prompt of a task has priority over `think`.
-        names = OWN_NAMES - Config.without_effect() - {"method", "official_decoding", "min_confidence"}
+        names = OWN_NAMES - Config.without_effect() - {"method", "min_confidence"}
         unused = {name for of_need, is_met, _ in NEEDED if not is_met(self) for name in of_need}
         unused |= {name for of_use, is_used in USED if not is_used(self) for name in of_use}
         given = {name: getattr(self, name) for name in sorted(names - unused)}
@@ -240,8 +235,6 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     `ArgumentError`."""
     preset = presets.load(arguments["pair"]) if arguments.get("pair") is not None else {}
     given = {**preset, **{name: value for name, value in arguments.items() if name != "pair"}}
-    if not any(side in given for side in SIDES):  # the models of the default pair
-        given.setdefault("official_decoding", presets.load(presets.DEFAULT).get("official_decoding"))
     values = {name: given[name] for name in OWN_NAMES if given.get(name) is not None}
     for_engines = {name: value for name, value in given.items() if name not in OWN_NAMES}
     values["small"], values["large"] = _engine_configs(for_engines, arguments, set(preset))
@@ -249,7 +242,7 @@ def parse(arguments: Mapping[str, Any]) -> Config:
         values["calibration"] = calibration.read(values["min_confidence"])
     config = read(Config, values)
     _check_choices(config, arguments)
-    check_official(config.decoding, config.official_decoding, config.native_gen_kwargs)
+    read_decoding(config.native_gen_kwargs or {}, "In native_gen_kwargs, ")
     sides: dict[str, Any] = {
         side: dataclasses.replace(
             getattr(config, side),

@@ -93,22 +93,18 @@ def sampling(
     """Return how each call is decoded. Raises `ArgumentError` for an unknown name or a value that cannot work.
 
     `own_task`: whether it is a task of this package. Its limit applies to every call. The limit of another lmms-eval
-    task applies to its short answers, and `MAX_TOKENS` to its thinking and to the answers with thinking. With a seed,
-    each repeat adds its number to it, so that repeats differ. None and an empty text count as not given. In a call in
-    which the model thinks by itself, the values of `native_gen_kwargs` replace others.
+    task applies to its short answers; its thinking and the answers with thinking have at least `MAX_TOKENS`. With a
+    seed, each repeat adds its number to it, so that repeats differ. None and an empty text count as not given. In a
+    call in which the model thinks by itself, the values of `native_gen_kwargs` replace others.
     """
     if own_task and gen_kwargs.get("until"):
         raise ArgumentError(
             f"until={gen_kwargs['until']} is ignored in other lmms-eval tasks and not supported in this one. Give "
             "stop=TEXT in --gen_kwargs if an answer must end at a text."
         )
-    if config.decoding == "official":
-        if own_task:
-            check_conflict({name: v for name, v in gen_kwargs.items() if v != OWN_TASK.get(name)}, config)
-        gen_kwargs = {**gen_kwargs, **(config.official_decoding or {})}
     gen_kwargs = {name: value for name, value in gen_kwargs.items() if name not in IGNORED}
     own = config.native_gen_kwargs or {}
-    given, of_native = _read(gen_kwargs), _read({**gen_kwargs, **own})
+    given, of_native = read_decoding(gen_kwargs), read_decoding({**gen_kwargs, **own})
 
     def decoding(given: Decoding, most: int, budget: int | None = None) -> Sampling:
         return Sampling(
@@ -126,7 +122,7 @@ def sampling(
         )
 
     limit = given.max_new_tokens or MAX_TOKENS
-    most = limit if own_task or config.decoding == "official" else MAX_TOKENS
+    most = limit if own_task else max(limit, MAX_TOKENS)
     short, long = decoding(given, limit), decoding(given, most)
     native = decoding(
         of_native,
@@ -148,31 +144,8 @@ def unusual(gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_conflict(gen_kwargs: Mapping[str, Any], config: "Config") -> None:
-    """Refuse a value of `--gen_kwargs` that `decoding=official` would replace. Raises `ArgumentError`."""
-    official = (config.official_decoding or {}) if config.decoding == "official" else {}
-    for name, value in official.items():
-        given = gen_kwargs.get(name)
-        if given not in (None, "", value):
-            raise ArgumentError(
-                f"decoding=official sets {name}={value}, and --gen_kwargs sets {name}={given}. Leave one of them out."
-            )
-
-
-def check_official(decoding: str, official: Mapping[str, Any] | None, native: Mapping[str, Any] | None) -> None:
-    """Check the arguments `decoding`, `official_decoding` and `native_gen_kwargs`; the values of the last two also if
-    they are not used. Raises `ArgumentError`."""
-    _read(native or {}, "In native_gen_kwargs, ")
-    if official is not None:
-        _read(official, "In official_decoding, ")
-    elif decoding == "official":
-        raise ArgumentError(
-            "decoding=official needs decoding arguments that are published for the models, and none are known for "
-            "these. Choose a pair that has them, such as pair=qwen3vl-2b-8b, or give official_decoding={...}."
-        )
-
-
-def _read(given: Mapping[str, Any], prefix: str = "The decoding argument ") -> Decoding:
+def read_decoding(given: Mapping[str, Any], prefix: str = "The decoding argument ") -> Decoding:
+    """Check decoding arguments. `prefix`: begins a message. Raises `ArgumentError`."""
     for name in given:
         if name not in NAMES:
             hint = did_you_mean(name, NAMES) or f" Decoding arguments: {', '.join(NAMES)}."

@@ -18,7 +18,7 @@ from lmms_eval_mai.method.calls import CallEvent, Pair
 from lmms_eval_mai.method.run import run
 from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.decoding import check_conflict, sampling
+from lmms_eval_mai.run.decoding import sampling
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
 from lmms_eval_mai.serve.errors import RequestError
@@ -74,7 +74,6 @@ class Service:
         `EngineUnavailable` or `EngineStartError`."""
         if config.store != "off":
             raise ArgumentError(f"store={config.store}: a server keeps no calls. Leave store out.")
-        check_conflict(gen_kwargs, config)
         sampling(gen_kwargs, config, own_task=True)
         self.config, self.gen_kwargs, self.settings, self.metrics = config, gen_kwargs, settings, Metrics()
         self.is_ready = False

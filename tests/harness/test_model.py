@@ -281,14 +281,11 @@ def test_questions_about_one_image_are_asked_next_to_each_other(
 
 # --- refusals ---------------------------------------------------------------------------------------------
 
-OFFICIAL = {"decoding": "official", "official_decoding": '{"temperature":0.7}'}
-
 
 @pytest.mark.parametrize(
     ("task", "arguments", "options", "named"),
     [
         ("pope_s", {}, {"gen_kwargs": "min_q=0.1"}, "min_q"),
-        ("pope_s", OFFICIAL, {"gen_kwargs": "temperature=0.5"}, "temperature=0.5"),
         ("mai_e_s2", {"method": "full_rt"}, {}, "_e_s2"),
         ("mai_e_s2", {"method": "mai_confidence_direct"}, {}, "_e_s2"),
         ("pope_s", {"batch_size": 4}, {}, "batch_size"),
@@ -321,8 +318,8 @@ def test_ignored_decoding_arguments_are_named_in_a_warning_and_the_others_are_in
     scripts = pope_scripts(write_script, "pope_s")
     with logged() as messages:
         options = {"limit": 2, "gen_kwargs": "temperature=0.7,top_k=0,visual_cot=True"}
-        (first, _) = counts(evaluate(["pope_s"], options, **scripts, **OFFICIAL), "pope_s")
-    assert first["options"] == {"decoding": "official", "temperature": 0.7}
+        (first, _) = counts(evaluate(["pope_s"], options, **scripts), "pope_s")
+    assert first["options"] == {"temperature": 0.7}
     assert len([message for message in messages if "pope_s: mai_cascade ignores visual_cot" in message]) == 1
 
 

@@ -186,7 +186,7 @@ max_open_samples=0: 1 | max_open_samples=true: number | max_new_tokens=nan: numb
 max_errors=-1: 0 | max_errors=1.5: share below 1 | max_errors=many: number | max_errors=inf: number
 call_timeout=0: 0.001 | call_timeout=true: number | call_timeout=none: number
 engine_restarts=-1: 0 | engine_restarts=1.7: whole number | engine_restarts=true: number
-transfer_answer=drop: cut, keep | on_overflow=drop: truncate, error | decoding=hot: greedy, official
+transfer_answer=drop: cut, keep | on_overflow=drop: truncate, error
 transfer=sparse,sparse_delta=1.01: 1 | transfer=sparse,sparse_delta=nan: number | transfer=some: full, sparse
 transfer=sparse,sparse_layer=2.5: layer | transfer=sparse,sparse_layer=0: layer | transfer=sparse,sparse_layer=1.0: 1
 transfer=sparse,sparse_layer=true: layer
@@ -194,7 +194,7 @@ pair=demo,transfer=full,sparse_layer=2: transfer=sparse | method=large,transfer=
 keep_store=2: true or false | log_prompts=yes: true or false | store=[x: JSON
 anls_threshold=2: 1 | anls_threshold=0: 0 | anls_threshold=true: number | chartqa_match=fuzzy: exact, relaxed
 method=mai_confidence,min_confidence=0: 0 | method=mai_confidence,min_confidence=none.json: calibrate
-min_confidence=0.7: mai_confidence | official_decoding=hot: mapping
+min_confidence=0.7: mai_confidence | think=native,native_gen_kwargs=hot: mapping
 large_engine=transformers,method=own_thinking,transfer=sparse: such as mai
 small_mm_processor_kwargs={max_pixels:5}: JSON
 """

@@ -139,11 +139,11 @@ def test_every_call_of_our_tasks_has_the_limit_that_lmms_evals_vllm_gives_the_ta
     assert theirs == MAX_TOKENS == 4096
 
 
-def test_the_limit_of_other_tasks_is_that_of_short_answers_and_max_new_tokens_limits_every_call() -> None:
+def test_a_low_limit_of_another_task_is_that_of_short_answers_and_max_new_tokens_limits_every_call() -> None:
     short = {"simple": 16, "task": 16}
     assert limits({"max_new_tokens": 16}, own_task=False) == dict.fromkeys(PROMPTS, MAX_TOKENS) | short
+    assert limits({"max_new_tokens": 32768}, own_task=False) == dict.fromkeys(PROMPTS, 32768)
     assert limits(TASK, own_task=True, max_new_tokens=64) == dict.fromkeys(PROMPTS, 64)
-    assert limits(TASK, own_task=True, max_new_tokens=64, decoding="official") == dict.fromkeys(PROMPTS, 64)
 
 
 def test_a_model_that_thinks_by_itself_has_decoding_arguments_of_its_own() -> None:
@@ -168,33 +168,3 @@ def test_wrong_arguments_of_a_model_that_thinks_by_itself_are_refused(given: dic
 def test_arguments_of_a_model_that_thinks_by_itself_need_one(given: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match="has no effect without think=native"):
         parse(given)
-
-
-# --- decoding=official ---
-
-QWEN = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "presence_penalty": 1.5, "repetition_penalty": 1, "seed": 3407}
-"""Published for Instruct models in the README of github.com/QwenLM/Qwen3-VL, "Evaluation Reproduction"."""
-
-
-def test_official_decoding_replaces_the_tasks_values_with_those_of_the_pair() -> None:
-    for pair, own_task in (("qwen3vl-2b-8b", False), ("qwen3vl-2b-4b", True), (None, True)):
-        config = parse({"decoding": "official", "pair": pair})
-        for one in sampling(TASK, config, own_task).values():
-            assert {name: getattr(one, name) for name in QWEN} == QWEN and one.max_tokens == 32768
-        assert sampling({**TASK, "stop": "]]"}, config, own_task)["simple"].stop == ("]]",)
-        assert {one.temperature for one in sampling(TASK, parse({"pair": pair}), own_task).values()} == {0.0}
-    with pytest.raises(ArgumentError, match=r"--gen_kwargs sets temperature=0\.5"):
-        sampling({**TASK, "temperature": 0.5}, config, own_task=True)
-
-
-def test_official_decoding_can_be_in_a_file_of_the_user_and_is_checked_when_it_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "pair.yaml"
-    file.write_text("small: org/a\nlarge: org/b\nofficial_decoding: {temperature: 0.6, top_k: 40}\n")
-    think = sampling(TASK, parse({"pair": str(file), "decoding": "official"}), own_task=True)["think"]
-    assert (think.temperature, think.top_k, think.max_tokens) == (0.6, 40, 4096)
-    for wrong in ('{"top_p":3}', '{"temprature": 0.6}', "hot"):
-        with pytest.raises(ArgumentError, match="official_decoding"):
-            parse({"small": "a", "large": "b", "official_decoding": wrong})
-    for models in ({"pair": "demo"}, {"small": "a", "large": "b"}, {"small": "a"}):  # none are published
-        with pytest.raises(ArgumentError, match="decoding=official needs"):
-            parse({**models, "decoding": "official"})

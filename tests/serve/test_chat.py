@@ -12,7 +12,6 @@ from support.pope_scripts import FORCED_EXITS as EXITS
 from support.serving import Running, chat, chat_records, data_url, image_url, scripted, serving, user, written
 
 from lmms_eval_mai.engines.images import to_image
-from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import FULL_RT, MAI_CONFIDENCE, steps_of
 from lmms_eval_mai.method.prompts import instruction
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
@@ -290,16 +289,11 @@ def test_stop_of_a_request_ends_the_answers_and_that_of_the_server_the_thinking_
         assert stops == dict.fromkeys(answers, ("\n",)) | dict.fromkeys(thinking, own)
 
 
-def test_decoding_arguments_of_a_request_replace_those_of_the_server_but_not_the_official_ones() -> None:
+def test_decoding_arguments_of_a_request_replace_those_of_the_server() -> None:
     fields = {"temperature": 0.5, "top_p": 0.9, "top_k": 20, "seed": 7, "stop": "END", "presence_penalty": 1.0}
     found = decoding({}, {"temperature": 1, "min_p": 0.1}, **fields, frequency_penalty=None)["simple"]
     expected = fields | {"stop": ("END",), "min_p": 0.1}
     assert {name: getattr(found, name) for name in expected} == expected
-    official = {"decoding": "official", "official_decoding": {"temperature": 0.7}}
-    for given in (0.7, 0):  # 0 is what a harness sends for a task of this package
-        assert decoding(official, {}, temperature=given)["simple"].temperature == 0.7
-    with pytest.raises(ArgumentError):
-        decoding(official, {}, temperature=0.2)
 
 
 @pytest.mark.slow
