@@ -12,7 +12,7 @@ from lmms_eval_mai.plugin import MODEL_ID
 from lmms_eval_mai.redaction import redacted
 from lmms_eval_mai.reproduce.methods import ALONE, WITH_THRESHOLD, Kind, kinds_of
 from lmms_eval_mai.run import calibration
-from lmms_eval_mai.run.config import Config, parse, transfers
+from lmms_eval_mai.run.config import NEEDED, Config, parse, transfers
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,16 @@ class Models:
         return [*(known if 10 in self.tables else ()), *self.own]
 
     def of(self, method: Method) -> dict[str, Any]:
-        """Return the model arguments of a run."""
-        given = {**self.arguments, "method": method}
-        if not transfers(method):  # what transfers nothing refuses the arguments of the transfer
-            given = {name: value for name, value in given.items() if name != "transfer" and name[:7] != "sparse_"}
-        if not method.needs_threshold:
-            given.pop("min_confidence", None)
-        return given
+        """Return the model arguments of a run, without those that its method cannot use. A model alone never thinks by
+        itself: the tables compare it with S, R and E."""
+        changes: dict[str, Any] = {} if transfers(method) else {"transfer": "full"}
+        if method in ALONE.values():
+            changes["think"] = "R"
+        config = self.config.model_copy(update={**changes, "method": method})
+        unused = {name for names, is_met, _ in NEEDED if not is_met(config) for name in names}
+        used = {name: value for name, value in self.arguments.items() if name not in unused}
+        changes = {name: value for name, value in changes.items() if value != getattr(self.config, name)}
+        return {**used, **changes, "method": method}
 
 
 @dataclass(frozen=True)

@@ -144,11 +144,22 @@ def test_methods_of_the_user_have_runs_after_all_others_whatever_the_tables() ->
         plan(own=[MINE, CHANGED])
 
 
-def test_method_in_the_file_of_a_pair_does_not_change_the_runs(tmp_path: Path) -> None:
+def test_the_file_of_a_pair_changes_neither_the_methods_nor_the_prompts_of_a_model_alone(tmp_path: Path) -> None:
     file = tmp_path / "pair.yaml"
-    file.write_text("small: a\nlarge: b\nmethod: own_thinking\n")
-    for run in plan(chosen=(10,), pairs=[str(file)]):
-        assert parse(run.models.of(run.kind.method)).method == run.kind.method
+    file.write_text(
+        "{small: a, large: b, engine: transformers, method: own_thinking, transfer: sparse, sparse_delta: 0.7, "
+        "think: native, native_gen_kwargs: {temperature: 1}}"
+    )
+    arguments = {"max_thinking_tokens": 9, "sparse_layer": 5}
+    found = plan(chosen=(10,), pairs=[str(file)], own=[replace(OWN_THINKING, name="mine")], **arguments)
+    assert {run.kind.method.name for run in found} == {"small", "large", "full_rt", "mai", "mine"}
+    for run in found:
+        config = parse(run.models.of(run.kind.method))
+        is_alone = run.kind.method in ALONE.values()
+        assert config.method == run.kind.method
+        assert (config.think, config.max_thinking_tokens) == (("R", None) if is_alone else ("native", 9))
+        assert config.transfer == ("sparse" if run.kind.method in (FULL_RT, MAI) else "full")
+        assert not is_alone or config.settings.options == {}
         assert len(run.models.config.engines()) == 2
 
 
