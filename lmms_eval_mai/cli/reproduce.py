@@ -37,18 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model_args", default="", help="more model arguments (format as in lmms-eval)")
     parser.add_argument("--gen_kwargs", default="", help="decoding arguments (format as in lmms-eval)")
     parser.add_argument("--include_path", help="a folder with more tasks, as in lmms-eval")
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the runs, the equivalent lmms-eval commands, and an estimate of calls, time and disk; run nothing",
-    )
+    parser.add_argument("--dry-run", action="store_true", help="print the equivalent lmms-eval commands; run nothing")
 
 
 def main(given: argparse.Namespace) -> None:
     """Make the runs, and print the tables. Raises a `MaiError`."""
     from lmms_eval_mai.method import files
     from lmms_eval_mai.reproduce import plan, tasks
-    from lmms_eval_mai.reproduce.estimate import estimate
     from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
     from lmms_eval_mai.run.config import refuse_lmms_evals_own
 
@@ -61,30 +56,24 @@ def main(given: argparse.Namespace) -> None:
     own = {file: files.load(file) for file in given.methods}
     models = plan.read_models(pairs, model_args, list(own.values()))
     tasks.check_benchmarks(benchmarks)
+    runs = plan.runs(models, benchmarks)
     names = {method.name: file for file, method in own.items()}
     options = plan.Options(given.gen_kwargs, given.limit, given.include_path, names)
     folder = OutputFolder.open(given.output_path, common_arguments(models, model_args, gen_kwargs, options))
-
-    subjects = tasks.published(benchmarks, given.limit) if given.dry_run else []
-    if not subjects:
-        tasks.hide_progress_bars()  # this imports lmms-eval, which takes seconds and removes all logs
-        log_to_terminal()
-        manager = tasks.task_manager(benchmarks, given.include_path)
-        configs = [pair.config for pair in models]
-        subjects = [tasks.subject(name, manager, configs, gen_kwargs, given.limit) for name in benchmarks]
-    runs = plan.runs(models, subjects)
     if given.dry_run:
-        width = max(len(run.name) for run in runs)
         for run in runs:
-            print(f"{run.name:{width}}  {run.subject.documents:,} documents{', finished' * folder.is_finished(run)}")
-        print("\nThe equivalent commands:\n")
-        for run in runs:
+            print(f"# {run.name}{', finished' * folder.is_finished(run)}")
             print(shlex.join(["lmms-eval", *options.command(run, folder.place(run), shown=True)]))
-        print(f"\n{estimate(runs)}")
+        print(f"# {len(runs)} runs")
         return
 
     from lmms_eval_mai.reproduce.run_all import run_all
 
+    tasks.hide_progress_bars()  # this imports lmms-eval, which takes seconds and removes all logs
+    log_to_terminal()
+    manager = tasks.task_manager(benchmarks, given.include_path)
+    for benchmark in benchmarks:
+        tasks.check_task_of(benchmark, manager, [pair.config for pair in models], gen_kwargs)
     folder.write()
     run_all(runs, manager, options, folder)
     _report(given.output_path)

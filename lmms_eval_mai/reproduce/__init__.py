@@ -4,7 +4,6 @@
     plan.py         the runs in order, and the equivalent lmms-eval commands
     tasks.py        loads the task of a benchmark and checks it
     folder.py       the output folder: the arguments of its runs, and which of them are finished
-    estimate.py     the calls of the runs, and an estimate of their time and disk space
     run_all.py      starts the engines of each pair once, and makes the runs that are missing with lmms-eval's
                     `simple_evaluate`
 

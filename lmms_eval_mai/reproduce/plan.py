@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.contract import SIDES, EngineConfig
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import FULL_RT, MAI, METHODS, Method
 from lmms_eval_mai.plugin import MODEL_ID
@@ -13,15 +13,6 @@ from lmms_eval_mai.redaction import redacted
 from lmms_eval_mai.reproduce.methods import ALONE, WITH_THRESHOLD, Kind, kinds_of
 from lmms_eval_mai.run import calibration
 from lmms_eval_mai.run.config import NEEDED, Config, parse, transfers
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A benchmark of our tasks."""
-
-    name: str
-    documents: int
-    """Documents that a run answers."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +57,11 @@ class Run:
 
     models: Models
     kind: Kind
-    subject: Subject
+    benchmark: str
 
     @property
     def task(self) -> str:
-        return f"{self.subject.name}_{self.kind.suffix}"
+        return f"{self.benchmark}_{self.kind.suffix}"
 
     @property
     def name(self) -> str:
@@ -123,25 +114,23 @@ def read_models(
     return found
 
 
-def runs(models: Iterable[Models], subjects: Sequence[Subject]) -> list[Run]:
+def runs(models: Iterable[Models], benchmarks: Sequence[str]) -> list[Run]:
     """Return the runs that the tables of each pair need. A model of two pairs runs alone once. Raises `ArgumentError`
     if there are no runs."""
-    found: list[Run] = []
-    alone: list[tuple[Any, ...]] = []
+    planned: list[Run] = []
+    alone: list[tuple[EngineConfig, str]] = []
     for pair in models:
-        for subject in subjects:
-            for kind in kinds_of(pair.tables, subject.name, pair.more):
+        for benchmark in benchmarks:
+            for kind in kinds_of(pair.tables, benchmark, pair.more):
+                run = Run(pair, kind, benchmark)
                 if kind.method in ALONE.values():
-                    side = kind.method.name
-                    key = (
-                        replace(getattr(pair.config, side), side="small", attention=False, native=False),
-                        kind.suffix,
-                    )
-                    if (*key, subject) in alone:
+                    engine: EngineConfig = getattr(pair.config, kind.method.name)
+                    model = replace(engine, side="small", attention=False, native=False), run.task
+                    if model in alone:
                         continue
-                    alone.append((*key, subject))
-                found.append(Run(pair, kind, subject))
-    if not found:
-        names = ", ".join(subject.name for subject in subjects)
+                    alone.append(model)
+                planned.append(run)
+    if not planned:
+        names = ", ".join(benchmarks)
         raise ArgumentError(f"Nothing to run: the tables of --tables have no runs on {names}. Choose other tables.")
-    return found
+    return planned

@@ -1,4 +1,4 @@
-"""Loads the task of each benchmark as lmms-eval does, and refuses tasks that the runs cannot answer."""
+"""Loads the task of each benchmark before an engine starts, and refuses tasks that the runs cannot answer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,8 +9,6 @@ from lmms_eval_mai.harness import documents
 from lmms_eval_mai.harness.requests import check_task
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.prompts import VARIANTS
-from lmms_eval_mai.reports import paper_numbers
-from lmms_eval_mai.reproduce.plan import Subject
 from lmms_eval_mai.run.config import Config
 
 
@@ -27,24 +25,12 @@ def task_manager(benchmarks: Sequence[str], include_path: str | None) -> Any:
     return documents.task_manager([f"{name}_{suffix}" for name in benchmarks for suffix in VARIANTS], include_path)
 
 
-def subject(
-    name: str, manager: Any, configs: Sequence[Config], gen_kwargs: Mapping[str, Any], limit: int | None
-) -> Subject:
-    """Load a benchmark and check it. `configs`: of each pair. Raises `ArgumentError`."""
-    task = documents.load_task(f"{name}_s", manager, gen_kwargs)
-    count = len(task.eval_docs_no_media)
+def check_task_of(benchmark: str, manager: Any, configs: Sequence[Config], gen_kwargs: Mapping[str, Any]) -> None:
+    """Load the documents of a benchmark and check its task. `configs`: of each pair. Raises `ArgumentError`."""
+    task = documents.load_task(f"{benchmark}_s", manager, gen_kwargs)
     task.build_all_requests(limit=1, rank=0, world_size=1)
     for config in configs:
         check_task(task.instances[0], config)
-    return Subject(name, min(count, limit or count))
-
-
-def published(benchmarks: Sequence[str], limit: int | None) -> list[Subject]:
-    """Return benchmarks with the paper's numbers of documents, without their data sets, for a dry run. Empty if the
-    paper lacks one of them."""
-    numbers = {name: paper_numbers.documents(name) for name in benchmarks}
-    found = [Subject(name, min(count, limit or count)) for name, count in numbers.items() if count is not None]
-    return found if len(found) == len(benchmarks) else []
 
 
 def hide_progress_bars() -> None:

@@ -1,4 +1,4 @@
-"""Which runs the tables need, in which order, the lmms-eval command of each run, its calls, and the output folder."""
+"""Which runs the tables need, in which order, the lmms-eval command of each run, and the output folder."""
 
 import json
 from collections.abc import Sequence
@@ -12,27 +12,24 @@ from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import FULL_RT, MAI, MAI_CONFIDENCE, OWN_THINKING, Method
 from lmms_eval_mai.reports import paper_numbers
-from lmms_eval_mai.reproduce.estimate import calls, estimate
 from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
 from lmms_eval_mai.reproduce.methods import ALONE, DEFAULT, PAPERS, Kind, kinds_of
-from lmms_eval_mai.reproduce.plan import Options, Run, Subject, read_models, runs
-from lmms_eval_mai.reproduce.tasks import published
+from lmms_eval_mai.reproduce.plan import Options, Run, read_models, runs
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import parse
 
 SCRIPTED = {"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl"}
-SHAPES = Subject("shapes", 1234)
 
 
 def plan(
-    subjects: Sequence[Subject] = (SHAPES,),
+    benchmarks: Sequence[str] = ("shapes",),
     chosen: tuple[int, ...] = DEFAULT,
     pairs: Sequence[str] = (),
     own: Sequence[Method] = (),
     **arguments: Any,
 ) -> list[Run]:
     given = arguments if pairs else {**SCRIPTED, **arguments}
-    return runs(read_models(dict.fromkeys(pairs or [""], chosen), given, own), subjects)
+    return runs(read_models(dict.fromkeys(pairs or [""], chosen), given, own), benchmarks)
 
 
 def names(found: Sequence[Run]) -> list[str]:
@@ -73,13 +70,11 @@ def test_tables_need_single_models_with_the_prompts_of_the_paper(
     assert {kind.method.name for kind in found} <= {*SIDES, *(["full_rt"] if number == 8 else [])}
 
 
-def test_the_paper_has_all_models_benchmarks_and_documents_of_its_tables() -> None:
+def test_the_pairs_of_the_paper_have_all_models_and_benchmarks_of_its_tables() -> None:
     benchmarks = [*paper_numbers.load()["benchmarks"]]
-    subjects = published(benchmarks, None)
-    assert sum(subject.documents for subject in subjects) == 20_295  # Table 10
     models = {}
     for paper, pairs in PAPERS.items():
-        found = runs(read_models(pairs, {}), subjects)
+        found = runs(read_models(pairs, {}), benchmarks)
         alone = [
             (getattr(run.models.config, side).model, run.task)
             for run in found
@@ -87,20 +82,9 @@ def test_the_paper_has_all_models_benchmarks_and_documents_of_its_tables() -> No
         ]
         assert len(set(alone)) == len(alone)  # no model runs alone twice
         models[paper] = {name for model, _ in alone if (name := paper_numbers.family(model)) is not None}
-        assert {run.subject.name for run in found} == set(benchmarks)
-        assert "of decoding" in estimate(found)
+        assert {run.benchmark for run in found} == set(benchmarks)
     assert models["qwen"] == {("Qwen3-VL", size) for size in ("2B", "4B", "8B")}
     assert models["internvl"] == {("InternVL3.5", size) for size in ("1B", "2B", "4B", "8B", "14B")}
-
-
-def test_mai_has_only_calls_of_other_runs_and_a_benchmark_without_numbers_has_no_estimate_of_time() -> None:
-    found = plan()
-    others = {call for run in found if run.kind.method != MAI for call in calls(run)}
-    assert {call for run in found if run.kind.method == MAI for call in calls(run)} <= others
-    # Each model: S, E, R and two second stages; and the transfer.
-    assert len(others) == 11
-    assert "at most 30,850 calls. At most 13,574 of them" in estimate(found)
-    assert "of decoding" not in estimate(found)
 
 
 def test_model_of_two_pairs_runs_alone_once() -> None:
@@ -127,8 +111,6 @@ def test_a_threshold_adds_runs_that_the_paper_does_not_have(tmp_path: Path, of_f
         config = parse(run.models.of(run.kind.method))
         assert config.min_confidence == (given if run in added else None)
         assert run not in added or config.thresholds.of("shapes") == 0.7
-    others = {call for run in paper for call in calls(run)}
-    assert {call for run in added for call in calls(run)} <= others  # also those of own thinking
 
 
 MINE, CHANGED = replace(FULL_RT, name="mine"), replace(MAI, name="mine")
@@ -168,7 +150,7 @@ def test_the_file_of_a_pair_changes_neither_the_methods_nor_the_prompts_of_a_mod
     [
         ({"pairs": ["demo"], "small": "x"}, "small"),
         ({"pairs": ["demo", "demo.yaml"]}, "demo"),
-        ({"subjects": [Subject("chartqa", 1)], "chosen": (6,)}, "chartqa"),
+        ({"benchmarks": ["chartqa"], "chosen": (6,)}, "chartqa"),
     ],
 )
 def test_runs_that_cannot_be_planned_are_refused(
@@ -189,7 +171,7 @@ def test_command_has_the_options_of_all_runs_and_those_of_its_run_and_is_shown_w
         *("--gen_kwargs", "max_new_tokens=9", "--limit", "40", "--include_path", "more"),
         *("--output_path", "out/demo/mai/shapes_s", "--log_samples"),
     ]
-    secret = Run(replace(run.models, arguments={"pair": "demo", "hf_token": "hf-1"}), Kind(MAI, "s"), SHAPES)
+    secret = Run(replace(run.models, arguments={"pair": "demo", "hf_token": "hf-1"}), Kind(MAI, "s"), "shapes")
     made, shown = (" ".join(Options().command(secret, Path("out"), shown=shown)) for shown in (False, True))
     assert "hf-1" in made and "hf-1" not in shown and "--limit" not in made
 
