@@ -44,7 +44,7 @@ def main(given: argparse.Namespace) -> None:
     """Make the runs, and print the tables. Raises a `MaiError`."""
     from lmms_eval_mai.method import files
     from lmms_eval_mai.reproduce import plan, tasks
-    from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
+    from lmms_eval_mai.reproduce.folder import OutputFolder
     from lmms_eval_mai.run.config import refuse_lmms_evals_own
 
     log_to_terminal()
@@ -59,7 +59,7 @@ def main(given: argparse.Namespace) -> None:
     runs = plan.runs(models, benchmarks)
     names = {method.name: file for file, method in own.items()}
     options = plan.Options(given.gen_kwargs, given.limit, given.include_path, names)
-    folder = OutputFolder.open(given.output_path, common_arguments(models, model_args, gen_kwargs, options))
+    folder = OutputFolder.open(given.output_path, runs, options)
     if given.dry_run:
         for run in runs:
             print(f"# {run.name}{', finished' * folder.is_finished(run)}")

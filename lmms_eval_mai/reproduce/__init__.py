@@ -3,7 +3,7 @@
     methods.py      the methods of the paper and variants of a task that each table needs
     plan.py         the runs in order, and the equivalent lmms-eval commands
     tasks.py        loads the task of a benchmark and checks it
-    folder.py       the output folder: the arguments of its runs, and which of them are finished
+    folder.py       the output folder: which runs are finished, and what they were made with
     run_all.py      starts the engines of each pair once, and makes the runs that are missing with lmms-eval's
                     `simple_evaluate`
 

@@ -12,7 +12,7 @@ from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import FULL_RT, MAI, MAI_CONFIDENCE, OWN_THINKING, Method
 from lmms_eval_mai.reports import paper_numbers
-from lmms_eval_mai.reproduce.folder import OutputFolder, common_arguments
+from lmms_eval_mai.reproduce.folder import OutputFolder
 from lmms_eval_mai.reproduce.methods import ALONE, DEFAULT, PAPERS, Kind, kinds_of
 from lmms_eval_mai.reproduce.plan import Options, Run, read_models, runs
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
@@ -179,52 +179,56 @@ def test_command_has_the_options_of_all_runs_and_those_of_its_run_and_is_shown_w
 # --- the output folder ---
 
 
-def common(pairs: Sequence[str] = (), **change: Any) -> dict[str, str]:
-    given: dict[str, Any] = {"model_args": {"max_new_tokens": 64}, "gen_kwargs": {}, "limit": 40, "include_path": None}
-    given |= change
-    models = read_models(dict.fromkeys(pairs or [""], DEFAULT), {} if pairs else SCRIPTED, given.get("own", ()))
-    options = Options(limit=given["limit"], include_path=given["include_path"])
-    return common_arguments(models, given["model_args"], given["gen_kwargs"], options)
+def finish(path: Path, found: Sequence[Run]) -> None:
+    """Finish runs that have no files."""
+    folder = OutputFolder.open(path, found, Options())
+    for run in found:
+        folder.finish(run)
 
 
 @pytest.mark.parametrize(
-    ("change", "difference"),
+    "change",
     [
-        ({"limit": None}, "--limit was 40 and is not given"),
-        ({"gen_kwargs": {"temperature": 0.5}}, "--gen_kwargs temperature was not given and is 0.5"),
-        ({"model_args": {"max_new_tokens": 9}}, "--model_args max_new_tokens was 64 and is 9"),
+        {"small": "other"},
+        {"think": "E"},
+        {"native_gen_kwargs": {"temperature": 1}},
+        {"max_new_tokens": 9},
+        pytest.param({"quantization": "awq"}, marks=pytest.mark.slow),  # it imports vLLM
     ],
 )
-def test_folder_of_other_arguments_is_refused_and_the_difference_is_named(
-    tmp_path: Path, change: dict[str, Any], difference: str
-) -> None:
-    OutputFolder.open(tmp_path, common()).write()
-    with pytest.raises(ArgumentError, match=difference):
-        OutputFolder.open(tmp_path, common(**change))
+def test_a_pair_whose_file_now_gives_other_answers_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    file = tmp_path / "pair.yaml"
+    pair = {"small": "a", "large": "b", "think": "native"}
+    file.write_text(json.dumps(pair))
+    finish(tmp_path / "out", plan(pairs=[str(file)]))
+    file.write_text(json.dumps(pair | change))
+    with pytest.raises(ArgumentError, match="out has runs with other arguments"):
+        OutputFolder.open(tmp_path / "out", plan(pairs=[str(file)]), Options())
 
 
-def test_folder_of_arguments_that_change_no_answer_and_of_more_pairs_is_used_again(tmp_path: Path) -> None:
-    first = common(["qwen3vl-2b-4b"])
-    OutputFolder.open(tmp_path / "out", first).write()
-    model_args = {"max_new_tokens": 64, "max_open_samples": 9, "large_gpu_memory_utilization": 0.5, "max_errors": 2}
-    OutputFolder.open(tmp_path / "out", common(["qwen3vl-2b-8b"], model_args=model_args)).write()
-    kept = OutputFolder.open(tmp_path / "out", first).arguments
-    assert {"pair qwen3vl-2b-4b", "pair qwen3vl-2b-8b"} < kept.keys()
+@pytest.mark.parametrize(
+    "options", [Options(limit=40), Options(gen_kwargs="temperature=0.5"), Options(include_path="more")]
+)
+def test_other_options_are_refused(tmp_path: Path, options: Options) -> None:
+    finish(tmp_path / "out", plan())
+    with pytest.raises(ArgumentError, match="other arguments"):
+        OutputFolder.open(tmp_path / "out", plan(), options)
 
 
-def test_methods_may_be_added_later_and_a_changed_file_of_the_same_name_is_refused(tmp_path: Path) -> None:
-    OutputFolder.open(tmp_path / "out", common()).write()
-    OutputFolder.open(tmp_path / "out", common(own=[MINE])).write()
-    assert "method mine" in OutputFolder.open(tmp_path / "out", common()).arguments
-    with pytest.raises(ArgumentError, match="method mine was"):
-        OutputFolder.open(tmp_path / "out", common(own=[CHANGED]))
+def test_what_changes_no_answer_may_change_and_pairs_and_methods_are_added_later(tmp_path: Path) -> None:
+    models = {"engine": "transformers", "small": "a", "large": "b"}
+    finish(tmp_path / "out", plan(**models))
+    finish(tmp_path / "out", plan(pairs=["demo"]))
+    same = plan(**models, own=[MINE], max_open_samples=9, max_errors=2, large_batch_size=2)
+    folder = OutputFolder.open(tmp_path / "out", same, Options())
+    assert [run.name for run in same if not folder.is_finished(run)] == ["models/mine/shapes_s"]
 
 
-def test_secrets_are_not_written(tmp_path: Path) -> None:
-    secrets = {"api_key": "sk-123", "small": "http://me:sk-123@host/v1"}
-    OutputFolder.open(tmp_path, common(model_args=secrets)).write()
-    text = (tmp_path / "reproduce.json").read_text()
-    assert "sk-123" not in text and "host/v1" in text
+def test_a_changed_method_or_threshold_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    finish(tmp_path / "out", plan(own=[MINE], min_confidence=0.7))
+    for changed in (plan(own=[CHANGED]), plan(min_confidence=0.8)):
+        with pytest.raises(ArgumentError, match="other arguments"):
+            OutputFolder.open(tmp_path / "out", changed, Options())
 
 
 @pytest.mark.parametrize(
@@ -232,23 +236,23 @@ def test_secrets_are_not_written(tmp_path: Path) -> None:
     [
         ("20260101_000000_results.json", "{}"),
         ("reproduce.json", "[1]"),
-        ("reproduce.json", '{"arguments": {"version of lmms-eval": "0.6"}, "finished": []}'),
+        ("reproduce.json", '{"finished": ["models/small/shapes_s"]}'),
     ],
 )
 def test_folder_with_other_files_is_refused(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     for path in (tmp_path, tmp_path / name):
         with pytest.raises(ArgumentError, match=str(path)):
-            OutputFolder.open(path, common())
+            OutputFolder.open(path, plan(), Options())
 
 
 def test_run_is_finished_only_when_the_folder_says_so(tmp_path: Path) -> None:
-    folder, found = OutputFolder.open(tmp_path, common()), plan(chosen=(10,))
+    found = plan(chosen=(10,))
+    folder = OutputFolder.open(tmp_path, found, Options())
     (folder.begin(found[0]) / "half of a file").write_text("")
     assert not folder.is_finished(found[0])
     place = folder.begin(found[0])  # the files of a process that was killed are gone
     assert list(place.iterdir()) == []
     folder.finish(found[0])
-    again = OutputFolder.open(tmp_path, common())
+    again = OutputFolder.open(tmp_path, found, Options())
     assert [again.is_finished(run) for run in found] == [True, False, False, False, False]
-    assert json.loads((tmp_path / "reproduce.json").read_text())["finished"] == ["models/small/shapes_s"]
