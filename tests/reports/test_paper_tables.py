@@ -138,7 +138,7 @@ def test_other_models_have_the_same_tables_without_the_papers_numbers_also_with_
 @pytest.mark.parametrize(
     ("options", "name", "has_full_rt"),
     [
-        ({"decoding": "official"}, "MAI 8B + 2B-R (decoding=official)", (False, True)),
+        ({"temperature": 0.7}, "MAI 8B + 2B-R (temperature=0.7)", (False, True)),
         ({"think": "E"}, "MAI 8B + 2B-E", (False, True)),
         ({"transfer_answer": "cut"}, "MAI 8B + 2B-R (transfer_answer=cut)", (False, True)),
         ({"anls_threshold": 0.5}, "MAI 8B + 2B-R (anls_threshold=0.5)", (True, True)),  # Full RT compares no answers

@@ -91,7 +91,7 @@ def test_a_run_with_shared_calls_has_no_times(tmp_path: Path) -> None:
         ),
         ("full_rt", "s", {"transfer_answer": "keep"}, Setup(FULL_RT, LARGE, SMALL, "R")),  # POPE's default
         ("small", "e_s2", {}, Setup(ALONE, SMALL, "", "E", True)),
-        ("large", "s", {"decoding": "official"}, Setup(ALONE, LARGE, "", "S", False, ("decoding=official",))),
+        ("large", "s", {"temperature": 0.7}, Setup(ALONE, LARGE, "", "S", False, ("temperature=0.7",))),
         ("own_thinking", "s", {}, Setup(OWN_THINKING, LARGE, "", "R", False, ("min_confidence=0.9",))),
     ],
 )
