@@ -48,9 +48,12 @@ test-long: env
 # The first 200 of the 3,000 documents; demo-full runs them all. The engines of the pair start once for all methods.
 demo: LIMIT := --limit 200
 demo-full: LIMIT :=
+demo demo-full: RUNS := reproduce --pair demo --benchmarks shapes --tables 8,10 $(LIMIT) --output_path out/demo
 demo demo-full: env
 	@rm -rf out/demo
-	@$(PY) -m lmms_eval_mai reproduce --pair demo --benchmarks shapes --tables 8,10 $(LIMIT) --output_path out/demo
+	@$(PY) -m lmms_eval_mai $(RUNS)
+	@echo "A cascade of your own, with the calls that are made already:"
+	@echo ".venv/bin/lmms-eval-mai $(RUNS) --methods examples/large_first.yaml"
 
 clean:
 	rm -rf $(WORK) out build dist *.egg-info .coverage .coverage.*

@@ -160,8 +160,8 @@ class Config(Arguments):
     @property
     def thresholds(self) -> Thresholds:
         """Return the thresholds of the method."""
-        if self.calibration is not None and (found := self.calibration.of(self.method.name)):
-            return found.thresholds
+        if self.calibration is not None and (calibrated := self.calibration.of(self.method.name)):
+            return calibrated.thresholds
         return Thresholds(self.min_confidence if isinstance(self.min_confidence, float) else DEFAULT)
 
     @property
@@ -233,6 +233,7 @@ def refuse_lmms_evals_own(model_args: Mapping[str, Any]) -> None:
 def parse(arguments: Mapping[str, Any]) -> Config:
     """Read model arguments as lmms-eval passes them. An argument of the run that is None is not given. Raises
     `ArgumentError`."""
+    # The arguments of the command replace those of the pair's file.
     preset = presets.load(arguments["pair"]) if arguments.get("pair") is not None else {}
     given = {**preset, **{name: value for name, value in arguments.items() if name != "pair"}}
     values = {name: given[name] for name in OWN_NAMES if given.get(name) is not None}
@@ -242,32 +243,39 @@ def parse(arguments: Mapping[str, Any]) -> Config:
         values["calibration"] = calibration.read(values["min_confidence"])
     config = read(Config, values)
     _check_choices(config, arguments)
-    read_decoding(config.native_gen_kwargs or {}, "In native_gen_kwargs, ")
-    sides: dict[str, Any] = {
-        side: dataclasses.replace(
-            getattr(config, side),
-            attention=side == "large" and config.transfer == "sparse",
-            native=side in config.native,
-        )
-        for side in SIDES
-    }
-    config = config.model_copy(update=sides)
+    config = _with_engines_for_the_method(config)
     for engine in config.engines():
-        if not engine.model:
-            example = "PATH of a JSON-lines script" if engine.engine == "scripted" else "http://HOST:PORT/v1"
-            raise ArgumentError(f"engine={engine.engine} has no default model: give {engine.side}={example}.")
-        # The names of vLLM's arguments need its import, so they are read only if there are arguments.
-        if engine.arguments and (known := argument_names(engine.engine)) is not None:
-            names = [*sorted(OWN_NAMES), *SIDES, "engine", "pair"]
-            side = engine.side
-            written = {name: f"{side}_{name}" if f"{side}_{name}" in given else name for name in engine.arguments}
-            reject_unknown_arguments(side, written, known, engine.engine, suggestions=names)
+        _check_engine(engine, given)
     return config
 
 
+def _with_engines_for_the_method(config: Config) -> Config:
+    """Return the configuration whose engines know what the method needs of them."""
+    engines: dict[str, Any] = {}
+    for side in SIDES:
+        attention = side == "large" and config.transfer == "sparse"
+        engines[side] = dataclasses.replace(getattr(config, side), attention=attention, native=side in config.native)
+    return config.model_copy(update=engines)
+
+
+def _check_engine(engine: EngineConfig, given: Mapping[str, Any]) -> None:
+    """Refuse an engine without a model, or with an argument that it does not have. `given`: all arguments as the user
+    wrote them."""
+    if not engine.model:
+        example = "PATH of a JSON-lines script" if engine.engine == "scripted" else "http://HOST:PORT/v1"
+        raise ArgumentError(f"engine={engine.engine} has no default model: give {engine.side}={example}.")
+    # The names of vLLM's arguments need its import, so they are read only if there are arguments.
+    if engine.arguments and (known := argument_names(engine.engine)) is not None:
+        names = [*sorted(OWN_NAMES), *SIDES, "engine", "pair"]
+        side = engine.side
+        written = {name: f"{side}_{name}" if f"{side}_{name}" in given else name for name in engine.arguments}
+        reject_unknown_arguments(side, written, known, engine.engine, suggestions=names)
+
+
 def _check_choices(config: Config, given: Mapping[str, Any]) -> None:
-    """Refuse arguments of the command that would have no effect, and a file without a threshold for the method. A
-    pair's file may have both, but not a transfer that the method lacks."""
+    """Refuse arguments of the command that would have no effect, a file without a threshold for the method, and
+    decoding arguments that cannot be read. A pair's file may have the first two, but not a transfer that the method
+    lacks."""
     for names, is_met, needed in NEEDED:
         for name in names:
             value = getattr(config, name)
@@ -275,10 +283,11 @@ def _check_choices(config: Config, given: Mapping[str, Any]) -> None:
                 raise ArgumentError(
                     f"{name}={value} has no effect without {needed}: give that too, or leave {name} out."
                 )
-    found = config.calibration
-    if "min_confidence" in given and found is not None and found.of(config.method.name) is None:
+    read_decoding(config.native_gen_kwargs or {}, "In native_gen_kwargs, ")
+    file = config.calibration
+    if "min_confidence" in given and file is not None and file.of(config.method.name) is None:
         raise ArgumentError(
-            f"min_confidence={config.min_confidence} has the thresholds of {', '.join(found.methods)}, and this run "
+            f"min_confidence={config.min_confidence} has the thresholds of {', '.join(file.methods)}, and this run "
             f"has method={config.method.name}: choose one of the former, calibrate, or give a number."
         )
 
