@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import TextIO
 
 from loguru import logger
 from tqdm import tqdm
@@ -17,20 +18,38 @@ Outcome = Trace | SampleError
 """The result of a sample: its trace or its error."""
 
 
+class _Lines:
+    """A text file in which each state of a progress bar is a line of its own."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.file, self.last = file, ""
+
+    def write(self, text: str) -> None:
+        if (state := text.strip()) not in ("", self.last):  # at its end, a bar writes its last state again
+            self.file.write(f"{state}\n")
+            self.last = state
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
 def progress_bar(total: int, shown: bool, done: int = 0) -> tqdm:
     """Return a progress line of the form "mai_cascade: 120/200, 00:12 left, agree_short=80, agree_think=40". `done`:
     samples that an earlier process finished.
 
-    A terminal shows it in place. In a log file every update adds text, so there it is updated once a minute.
+    A terminal shows it in place. A log gets a line each minute.
     """
-    seconds = 0.2 if sys.stderr.isatty() else 60.0
+    in_place = sys.stderr.isatty()
+    seconds = 0.2 if in_place else 60.0
     return tqdm(
         total=total,
         initial=done,
         desc="mai_cascade",
         bar_format="{desc}: {n_fmt}/{total_fmt}, {remaining} left{postfix}",
+        file=sys.stderr if in_place else _Lines(sys.stderr),
         mininterval=seconds,
         maxinterval=max(10.0, seconds),  # tqdm updates the line at least this often
+        delay=0 if in_place else seconds,
         disable=not shown,
     )
 
