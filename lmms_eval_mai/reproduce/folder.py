@@ -26,7 +26,7 @@ PERFORMANCE = OpenAIOptions.without_effect() | OF_TRANSFORMERS | OF_VLLM
 def digest(run: Run, options: Options) -> str:
     """Return a hash of everything that can change an answer of a run, without secrets. What is in a pair's file is a
     part of it."""
-    config = parse(run.models.of(run.kind.method))
+    config = parse(run.models.arguments_of(run.kind.method))
     settings = config.settings
     engines = [
         (engine.engine, {name: value for name, value in redacted(engine.arguments).items() if name not in PERFORMANCE})

@@ -38,9 +38,9 @@ class Models:
         known = [method for method in WITH_THRESHOLD if method.name in names]
         return [*(known if 10 in self.tables else ()), *self.own]
 
-    def of(self, method: Method) -> dict[str, Any]:
+    def arguments_of(self, method: Method) -> dict[str, Any]:
         """Return the model arguments of a run, without those that its method cannot use. A model alone never thinks by
-        itself: the tables compare it with S, R and E."""
+        itself, because its rows in the tables are S, E and R."""
         changes: dict[str, Any] = {} if transfers(method) else {"transfer": "full"}
         if method in ALONE.values():
             changes["think"] = "R"
@@ -81,7 +81,7 @@ class Options:
 
     def command(self, run: Run, output: Path, shown: bool = False) -> list[str]:
         """Return the arguments of the equivalent lmms-eval command. `shown`: without secrets, for people."""
-        given = run.models.of(run.kind.method)
+        given = run.models.arguments_of(run.kind.method)
         given["method"] = self.files.get(run.kind.method.name, run.kind.method.name)
         given = redacted(given) if shown else given
         model_args = ",".join(f"{name}={value}" for name, value in given.items())
@@ -106,7 +106,7 @@ def read_models(
         of_mai = {key: value for key, value in arguments.items() if key != "min_confidence"}
         models = Models(name, tables, arguments, parse({**of_mai, "method": MAI}), tuple(own))
         for method in (*ALONE.values(), FULL_RT, MAI, *models.more):
-            parse(models.of(method))
+            parse(models.arguments_of(method))
         found.append(models)
     for what, named in (("pairs", found), ("methods", [*dict.fromkeys(own)])):
         if len({one.name for one in named}) < len(named):

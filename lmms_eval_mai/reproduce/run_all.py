@@ -51,7 +51,7 @@ def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: Outpu
             logger.info(f"Run {number} of {len(runs)} of {models.name}: {run.name}.")
             engines.clear_caches()
             store.run = run.name
-            model = CascadeModel(engines, parse(models.of(run.kind.method)), store=store, prints_table=False)
+            model = CascadeModel(engines, parse(models.arguments_of(run.kind.method)), store=store, prints_table=False)
             evaluate(run, model, tasks, _parse(options.command(run, folder.begin(run))))
             folder.finish(run)
     finally:

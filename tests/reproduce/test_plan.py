@@ -108,7 +108,7 @@ def test_a_threshold_adds_runs_that_the_paper_does_not_have(tmp_path: Path, of_f
     added = more[len(paper) :]
     assert [run.name for run in added] == [f"models/{method.name}/shapes_s" for method in methods]
     for run in more:
-        config = parse(run.models.of(run.kind.method))
+        config = parse(run.models.arguments_of(run.kind.method))
         assert config.min_confidence == (given if run in added else None)
         assert run not in added or config.thresholds.of("shapes") == 0.7
 
@@ -136,7 +136,7 @@ def test_the_file_of_a_pair_changes_neither_the_methods_nor_the_prompts_of_a_mod
     found = plan(chosen=(10,), pairs=[str(file)], own=[replace(OWN_THINKING, name="mine")], **arguments)
     assert {run.kind.method.name for run in found} == {"small", "large", "full_rt", "mai", "mine"}
     for run in found:
-        config = parse(run.models.of(run.kind.method))
+        config = parse(run.models.arguments_of(run.kind.method))
         is_alone = run.kind.method in ALONE.values()
         assert config.method == run.kind.method
         assert (config.think, config.max_thinking_tokens) == (("R", None) if is_alone else ("native", 9))
