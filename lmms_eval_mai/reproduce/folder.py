@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmms_eval_mai.engines.openai.options import OpenAIOptions
-from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS as OF_TRANSFORMERS
-from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS as OF_VLLM
+from lmms_eval_mai.engines.transformers.options import TransformersOptions
+from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import steps_of
 from lmms_eval_mai.redaction import redacted
@@ -19,7 +19,7 @@ from lmms_eval_mai.reproduce.plan import Options, Run
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.store import digest_of
 
-PERFORMANCE = OpenAIOptions.without_effect() | OF_TRANSFORMERS | OF_VLLM
+PERFORMANCE = OpenAIOptions.without_effect() | TransformersOptions.without_effect() | PERFORMANCE_ARGUMENTS
 """Arguments of an engine that change only its speed, its memory or the treatment of errors."""
 
 

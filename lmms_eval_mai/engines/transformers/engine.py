@@ -19,7 +19,7 @@ from lmms_eval_mai.engines.checkpoints import checkpoint_identity
 from lmms_eval_mai.engines.thinking import SWITCH, ThinkingSwitch, template_of, without_budget
 from lmms_eval_mai.engines.transformers.generation import Steps
 from lmms_eval_mai.engines.transformers.model import LoadedModel
-from lmms_eval_mai.engines.transformers.options import PERFORMANCE_ARGUMENTS, TransformersOptions, device_of
+from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
 from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, EngineStartError
 from lmms_eval_mai.redaction import error_text, redacted
 
@@ -53,7 +53,7 @@ class TransformersEngine:
     def identity(self) -> str:
         checkpoint = checkpoint_identity(self._config.model, self._options.revision)
         unset = set() if self._thinking.given else {"chat_template_kwargs"}
-        arguments = self._options.model_dump_json(exclude=PERFORMANCE_ARGUMENTS | unset)
+        arguments = self._options.model_dump_json(exclude={*self._options.without_effect(), *unset})
         switch = f" {SWITCH}" if self._thinking.is_known else ""  # other models keep their stored calls
         return f"transformers {transformers.__version__} {self._config.model} {checkpoint} {arguments}{switch}"
 

@@ -2,22 +2,19 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from lmms_eval_mai.engines.arguments import Arguments, Count
+from lmms_eval_mai.engines.arguments import NO_EFFECT, Arguments, Count
 from lmms_eval_mai.engines.checkpoints import check_checkpoint, text_only_error
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.redaction import error_text
-
-PERFORMANCE_ARGUMENTS = {"device"}
-"""Arguments that cannot change an answer: a resumed run may have other values."""
 
 
 class TransformersOptions(Arguments):
     """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both. lmms-eval has an argument with the
     name `device` and keeps it, so `device` needs the prefix."""
 
-    device: str | None = None
+    device: Annotated[str | None, NO_EFFECT] = None
     """`cuda:1`, `cpu`, ...; `auto` spreads the model over all devices. Default: GPU number `LOCAL_RANK` (GPU 0 without
     a launcher), or the CPU if there is no GPU. Write `small_device` or `large_device`."""
     dtype: str = "auto"
