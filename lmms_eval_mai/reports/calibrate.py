@@ -20,7 +20,7 @@ from lmms_eval_mai import statistics
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.losses import THRESHOLDS, Answers, Losses, Wanted
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.report import Estimate, Of, Table, table
+from lmms_eval_mai.reports.report import Column, Estimate, Table, table
 from lmms_eval_mai.statistics import Array
 
 
@@ -166,15 +166,15 @@ def refusal(choice: Choice, wanted: Wanted) -> str | None:
 def choice_table(found: Sequence[Choice], wanted: Wanted) -> Iterator[Table]:
     """Yield the thresholds with their loss and their cost on the documents that chose them."""
     lost = "differs from" if wanted.loss == "answers" else "loss against"
-    columns: list[Of[Choice]] = [
-        Of("benchmark", "text", 0, lambda row: benchmark_name(row.benchmark)),
-        Of("documents", "count", 0, lambda row: row.losses.documents),
-        Of("images", "count", 0, lambda row: row.losses.values.shape[1]),
-        Of("min_confidence", "text", 0, lambda row: None if row.threshold is None else repr(row.threshold)),
-        Of(f"{lost} {wanted.baseline}, points", "percent", 2, lambda row: row.loss),
-        Of("first check, %", "percent", 1, lambda row: row.exits),
-        Of("output tokens", "number", 1, lambda row: row.tokens),
-        Of("large R minus Full RT, points", "percent", 2, lambda row: row.losses.distance),
+    columns: list[Column[Choice]] = [
+        Column("benchmark", "text", 0, lambda row: benchmark_name(row.benchmark)),
+        Column("documents", "count", 0, lambda row: row.losses.documents),
+        Column("images", "count", 0, lambda row: row.losses.values.shape[1]),
+        Column("min_confidence", "text", 0, lambda row: None if row.threshold is None else repr(row.threshold)),
+        Column(f"{lost} {wanted.baseline}, points", "percent", 2, lambda row: row.loss),
+        Column("first check, %", "percent", 1, lambda row: row.exits),
+        Column("output tokens", "number", 1, lambda row: row.tokens),
+        Column("large R minus Full RT, points", "percent", 2, lambda row: row.losses.distance),
     ]
     notes = [
         "The loss has its paired 95% interval. The exits have the 95% band that holds for all thresholds at once "

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from lmms_eval_mai.frames import lines_of
-from lmms_eval_mai.reports.report import Cell, Estimate, Of, Report, Table
+from lmms_eval_mai.reports.report import Cell, Column, Estimate, Report, Table
 
 WIDTH = 100
 """Columns of a terminal that notes and most tables fit into."""
@@ -36,7 +36,7 @@ def texts(table: Table, names: Mapping[str, str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[column.name for column in table.columns])
 
 
-def text(cell: Cell, column: Of[Any], names: Mapping[str, str] | None = None) -> str:
+def text(cell: Cell, column: Column[Any], names: Mapping[str, str] | None = None) -> str:
     """Return a cell as people read it: an estimate with its interval in brackets, or with the paper's number; an empty
     text for None."""
     if cell is None or isinstance(cell, str):

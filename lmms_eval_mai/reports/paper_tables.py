@@ -16,8 +16,8 @@ from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.metrics import Comparison
 from lmms_eval_mai.reports.paper_numbers import benchmark_name, family, number
-from lmms_eval_mai.reports.report import Cell, Estimate, Of, Table, table
-from lmms_eval_mai.reports.runs import OF_F1, Runs, of_run, order
+from lmms_eval_mai.reports.report import Cell, Column, Estimate, Table, table
+from lmms_eval_mai.reports.runs import OF_F1, Runs, name_columns, order
 from lmms_eval_mai.reports.setups import Setup
 
 PROMPTS: tuple[tuple[Variant | None, bool], ...] = (
@@ -39,7 +39,7 @@ def token_table(runs: Runs) -> Iterator[Table]:
     rows = {(b, m.model, m.options) for (b, m), run in runs.runs.items() if m.kind == "alone" and run.ours}
     rows |= {(b, m.small, m.short("small").options) for b, m in runs.runs if m.method == FULL_RT}
     columns = [
-        Of(f"{Setup(LARGE, '', '', variant).prompt}{title}", "brief", 1, partial(_tokens, runs, variant, column))
+        Column(f"{Setup(LARGE, '', '', variant).prompt}{title}", "brief", 1, partial(_tokens, runs, variant, column))
         for column, title in {"output_tokens": "", "answer_tokens": ", answer only"}.items()
         for variant in ("S", "E", "R", "native", None)
     ]
@@ -56,7 +56,7 @@ def score_table(runs: Runs) -> Iterator[Table]:
     """Yield the scores of one model: Table 14 for InternVL, Table 6 for POPE, and Table 7 for everything else."""
     rows = {(benchmark, m.model, m.options) for benchmark, m in runs.runs if m.kind == "alone"}
     columns = [
-        Of(Setup(LARGE, "", "", *prompt).prompt, "percent", 1, partial(_score, runs, prompt)) for prompt in PROMPTS
+        Column(Setup(LARGE, "", "", *prompt).prompt, "percent", 1, partial(_score, runs, prompt)) for prompt in PROMPTS
     ]
     notes = (
         "POPE: F1; InfoVQA: ANLS; MMBench: questions with all rotations right; others: accuracy. (S2): two "
@@ -67,7 +67,7 @@ def score_table(runs: Runs) -> Iterator[Table]:
 
 
 def _of_one_model(
-    runs: Runs, key: str, title: str, columns: Iterable[Of[Single]], rows: Iterable[Single], notes: Sequence[str]
+    runs: Runs, key: str, title: str, columns: Iterable[Column[Single]], rows: Iterable[Single], notes: Sequence[str]
 ) -> Iterator[Table]:
     """Yield a table of single models, with benchmark, model and number of documents before the columns."""
     benchmarks = runs.benchmarks()
@@ -77,10 +77,10 @@ def _of_one_model(
         cells = (column.cell(row) for column in cached)
         return max((cell.n for cell in cells if isinstance(cell, Estimate)), default=0)
 
-    named: list[Of[Single]] = [
-        Of("benchmark", "text", 0, lambda row: benchmark_name(row[0])),
-        Of("model", "text", 0, lambda row: runs.label(row[1]) + (f" ({', '.join(row[2])})" if row[2] else "")),
-        Of("n", "count", 0, n),
+    named: list[Column[Single]] = [
+        Column("benchmark", "text", 0, lambda row: benchmark_name(row[0])),
+        Column("model", "text", 0, lambda row: runs.label(row[1]) + (f" ({', '.join(row[2])})" if row[2] else "")),
+        Column("n", "count", 0, n),
     ]
     ordered = sorted(rows, key=lambda row: (benchmarks.index(row[0]), order(row[1]), row))
     return table(key, title, [*named, *cached], ordered, notes)
@@ -168,16 +168,16 @@ def transfer_table(runs: Runs) -> Iterator[Table]:
         value = 100 * (found.first - found.second) / found.second
         return metrics.with_paper(Estimate(value, found.n), paper(run, "large + small-R", "gain"))
 
-    columns: list[Of[Run]] = [
-        *of_run(runs, lambda run: run),
-        Of("n", "count", 0, lambda run: run.documents),
-        Of("small R", "brief", 1, small_r),
-        Of("large S", "brief", 1, lambda run: runs.score(runs.short(run, "large"), paper(run, "large-S"))),
-        Of("large R", "brief", 1, large_r),
-        Of("Full RT", "brief", 1, lambda run: runs.score(run, paper(run, "large + small-R"))),
-        Of("gain", "percent", 2, lambda run: getattr(against(run), "difference", None)),
-        Of("relative, %", "number", 1, relative),
-        Of("p", "p", 0, lambda run: getattr(against(run), "p", None)),
+    columns: list[Column[Run]] = [
+        *name_columns(runs, lambda run: run),
+        Column("n", "count", 0, lambda run: run.documents),
+        Column("small R", "brief", 1, small_r),
+        Column("large S", "brief", 1, lambda run: runs.score(runs.short(run, "large"), paper(run, "large-S"))),
+        Column("large R", "brief", 1, large_r),
+        Column("Full RT", "brief", 1, lambda run: runs.score(run, paper(run, "large + small-R"))),
+        Column("gain", "percent", 2, lambda run: getattr(against(run), "difference", None)),
+        Column("relative, %", "number", 1, relative),
+        Column("p", "p", 0, lambda run: getattr(against(run), "p", None)),
     ]
     return table(
         "table-8",
@@ -211,15 +211,15 @@ def cascade_table(runs: Runs) -> Iterator[Table]:
         other = runs.get(run.benchmark, setup.alone("small", setup.variant, setup.two_stage))
         return runs.score(other, paper(run, "2B-R", setup.two_stage)) if setup.variant else None
 
-    columns: list[Of[Run]] = [
-        *of_run(runs, lambda run: run),
-        Of("n", "count", 0, lambda run: run.documents),
-        *(Of(f"{exit}, %", "brief", 2, partial(share, exit)) for exit in MAI.exits),
-        Of("MAI", "brief", 1, lambda run: runs.score(run, paper(run, "MAI", True))),
-        Of("small S", "brief", 1, lambda run: runs.score(runs.short(run, "small"), paper(run, "2B-S"))),
-        Of("small R", "brief", 1, small_r),
-        Of("large S", "brief", 1, lambda run: runs.score(runs.short(run, "large"), paper(run, "8B-S"))),
-        Of("Full RT", "brief", 1, lambda run: runs.score(runs.full_rt(run), paper(run, "Full RT"))),
+    columns: list[Column[Run]] = [
+        *name_columns(runs, lambda run: run),
+        Column("n", "count", 0, lambda run: run.documents),
+        *(Column(f"{exit}, %", "brief", 2, partial(share, exit)) for exit in MAI.exits),
+        Column("MAI", "brief", 1, lambda run: runs.score(run, paper(run, "MAI", True))),
+        Column("small S", "brief", 1, lambda run: runs.score(runs.short(run, "small"), paper(run, "2B-S"))),
+        Column("small R", "brief", 1, small_r),
+        Column("large S", "brief", 1, lambda run: runs.score(runs.short(run, "large"), paper(run, "8B-S"))),
+        Column("Full RT", "brief", 1, lambda run: runs.score(runs.full_rt(run), paper(run, "Full RT"))),
     ]
     return table(
         "table-10",
@@ -262,17 +262,17 @@ def two_stage_table(runs: Runs) -> Iterator[Table]:
     def difference(pair: Pair) -> Estimate | None:
         return metrics.with_paper(getattr(compared(pair), "difference", None), paper(pair, "", "difference"))
 
-    columns: list[Of[Pair]] = [
-        *of_run(runs, lambda pair: pair[0]),
-        Of("n", "count", 0, lambda pair: getattr(compared(pair), "n", None)),
+    columns: list[Column[Pair]] = [
+        *name_columns(runs, lambda pair: pair[0]),
+        Column("n", "count", 0, lambda pair: getattr(compared(pair), "n", None)),
     ]
     for which, name in enumerate(("R", "R(S2)")):
         for exit in ("agree_think", "transfer"):
-            columns.append(Of(f"{name}: {exit}, %", "brief", 2, partial(share, which, exit)))
-        columns.append(Of(f"{name}: MAI", "brief", 2, partial(score, which)))
+            columns.append(Column(f"{name}: {exit}, %", "brief", 2, partial(share, which, exit)))
+        columns.append(Column(f"{name}: MAI", "brief", 2, partial(score, which)))
     columns += [
-        Of("difference, points", "percent", 2, difference),
-        Of("p", "p", 0, lambda pair: getattr(compared(pair), "p", None)),
+        Column("difference, points", "percent", 2, difference),
+        Column("p", "p", 0, lambda pair: getattr(compared(pair), "p", None)),
     ]
     notes = (
         "n and the difference, R(S2) minus R, are about the documents of both runs. p is not adjusted for the number "

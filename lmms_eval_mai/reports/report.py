@@ -35,7 +35,7 @@ Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
-class Of(Generic[Row]):
+class Column(Generic[Row]):
     """One column of a table with the function that gives its cell from a row, so that both stand together."""
 
     title: str
@@ -58,7 +58,7 @@ class Table:
     key: str
     """Short name, unique in a report, for example `table-10`."""
     title: str
-    columns: tuple[Of[Any], ...]
+    columns: tuple[Column[Any], ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     """Sentences below the table."""
@@ -70,7 +70,7 @@ class Table:
 
 
 def table(
-    key: str, title: str, columns: Sequence[Of[Row]], rows: Iterable[Row], notes: Sequence[str] = ()
+    key: str, title: str, columns: Sequence[Column[Row]], rows: Iterable[Row], notes: Sequence[str] = ()
 ) -> Iterator[Table]:
     """Yield the table of the rows, or nothing if there are no rows. A column without any cell is left out."""
     cells = [[column.cell(row) for column in columns] for row in rows]

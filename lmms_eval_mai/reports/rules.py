@@ -13,8 +13,8 @@ from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.replay import derived, replay, tokens
-from lmms_eval_mai.reports.report import Estimate, Of, Table, table
-from lmms_eval_mai.reports.runs import Runs, of_run
+from lmms_eval_mai.reports.report import Column, Estimate, Table, table
+from lmms_eval_mai.reports.runs import Runs, name_columns
 from lmms_eval_mai.reports.setups import KINDS
 from lmms_eval_mai.reports.summary import RIGHT
 
@@ -76,15 +76,15 @@ def rules_table(runs: Runs) -> Iterator[Table]:
         """Return the share of the documents that finish at an exit, in percent. None: the rule has another one."""
         return 100 * float((row.documents.exit == exit).mean()) if exit in row.rule.method.exits else None
 
-    columns: list[Of[Outcome]] = [
-        *of_run(runs, lambda row: row.run),
-        Of("rule", "text", 0, lambda row: row.rule.name(row.run.benchmark)),
-        Of("first\ncheck", "number", 1, lambda row: share(row.rule.method.exits[0], row)),
-        *(Of(exit.replace("_", "_\n"), "number", 1, functools.partial(share, exit)) for exit in exits),
-        Of("score", "percent", 2, lambda row: runs.share(row.run, row.documents.score)),
-        Of("against\nFull RT", "percent", 2, lambda row: _against(runs, row)),
-        Of("output\ntokens", "number", 1, lambda row: float(tokens(row.documents).mean())),
-        Of("run", "text", 0, lambda row: "yes" if row.is_run else None),
+    columns: list[Column[Outcome]] = [
+        *name_columns(runs, lambda row: row.run),
+        Column("rule", "text", 0, lambda row: row.rule.name(row.run.benchmark)),
+        Column("first\ncheck", "number", 1, lambda row: share(row.rule.method.exits[0], row)),
+        *(Column(exit.replace("_", "_\n"), "number", 1, functools.partial(share, exit)) for exit in exits),
+        Column("score", "percent", 2, lambda row: runs.share(row.run, row.documents.score)),
+        Column("against\nFull RT", "percent", 2, lambda row: _against(runs, row)),
+        Column("output\ntokens", "number", 1, lambda row: float(tokens(row.documents).mean())),
+        Column("run", "text", 0, lambda row: "yes" if row.is_run else None),
     ]
     notes = [
         "Not in the paper: methods that ask how probable the large model's answer is. A threshold that was chosen with "

@@ -15,18 +15,18 @@ from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.metrics import Clusters, Comparison
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.replay import Known, calls_of_run, derived, known_calls, replay
-from lmms_eval_mai.reports.report import Estimate, Of, Row
+from lmms_eval_mai.reports.report import Column, Estimate, Row
 from lmms_eval_mai.reports.setups import KINDS, NAMES, Kind, Setup
 
 OF_F1 = "On POPE, the difference and p are those of F1."
 """The note of a table with comparisons of scores."""
 
 
-def of_run(runs: "Runs", run: Callable[[Row], Run], name: str = "method") -> list[Of[Row]]:
+def name_columns(runs: "Runs", run: Callable[[Row], Run], name: str = "method") -> list[Column[Row]]:
     """Return the first columns of a table. `run`: returns the run of a row."""
     return [
-        Of("benchmark", "text", 0, lambda row: benchmark_name(run(row).benchmark)),
-        Of(name, "text", 0, lambda row: runs.name(run(row).setup)),
+        Column("benchmark", "text", 0, lambda row: benchmark_name(run(row).benchmark)),
+        Column(name, "text", 0, lambda row: runs.name(run(row).setup)),
     ]
 
 

@@ -23,8 +23,8 @@ from lmms_eval_mai.reports import paper_numbers
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.metrics import with_paper
 from lmms_eval_mai.reports.paper_tables import is_papers
-from lmms_eval_mai.reports.report import Cell, Estimate, Of, Table, table
-from lmms_eval_mai.reports.runs import Runs, of_run
+from lmms_eval_mai.reports.report import Cell, Column, Estimate, Table, table
+from lmms_eval_mai.reports.runs import Runs, name_columns
 from lmms_eval_mai.reports.setups import identity
 
 PAPERS_DEVICE = "NVIDIA H100 (paper)"
@@ -137,11 +137,11 @@ def table_11(runs: Runs, profile: Profile) -> Iterator[Table]:
         ratio = times[full][both].sum() / times[run][both].sum()
         return with_paper(Estimate(ratio, len(both)), paper(run, "speedup"))
 
-    columns: tuple[Of[Run], ...] = (
-        *of_run(runs, lambda run: run),
-        Of("n", "count", 0, lambda run: run.documents),
-        Of("Eq. 27, s", "number", 1, seconds),
-        Of("Full RT / MAI", "number", 2, speedup),
+    columns: tuple[Column[Run], ...] = (
+        *name_columns(runs, lambda run: run),
+        Column("n", "count", 0, lambda run: run.documents),
+        Column("Eq. 27, s", "number", 1, seconds),
+        Column("Full RT / MAI", "number", 2, speedup),
     )
     notes = [NOTE, *[PAPERS_NOTE] * (profile.device == PAPERS_DEVICE)]
     title = f"Table 11: estimated time of the calls one after another, {profile.device}"

@@ -13,8 +13,8 @@ from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.metrics import Comparison
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.replay import checks
-from lmms_eval_mai.reports.report import Estimate, Of, Table, table
-from lmms_eval_mai.reports.runs import OF_F1, Runs, of_run
+from lmms_eval_mai.reports.report import Column, Estimate, Table, table
+from lmms_eval_mai.reports.runs import OF_F1, Runs, name_columns
 
 ORDER = ("agree_short", "confident", "agree_think", "transfer", "large_think")
 """The columns of exits: those of the named methods come first, in this order."""
@@ -51,15 +51,15 @@ def method_table(runs: Runs) -> Iterator[Table]:
     exits = [exit for method in (*METHODS.values(), *(run.setup.method for run in every)) for exit in method.exits]
     ordered = sorted(dict.fromkeys(exits), key=lambda exit: ORDER.index(exit) if exit in ORDER else len(ORDER))
 
-    columns: list[Of[Run]] = [
-        Of("benchmark", "text", 0, lambda run: benchmark_name(run.benchmark)),
-        Of("method", "text", 0, lambda run: runs.name(run.setup)),
-        Of("n", "count", 0, lambda run: run.documents),
-        Of("score", "percent", 1, runs.score),
-        Of("small\ntokens", "number", 1, partial(cost, "small_tokens")),
-        Of("large\ntokens", "number", 1, partial(cost, "large_tokens")),
-        *(Of(exit.replace("_", "_\n"), "brief", 1, partial(share, exit)) for exit in ordered),
-        Of("wall s", "number", 3, partial(cost, "wall_s")),
+    columns: list[Column[Run]] = [
+        Column("benchmark", "text", 0, lambda run: benchmark_name(run.benchmark)),
+        Column("method", "text", 0, lambda run: runs.name(run.setup)),
+        Column("n", "count", 0, lambda run: run.documents),
+        Column("score", "percent", 1, runs.score),
+        Column("small\ntokens", "number", 1, partial(cost, "small_tokens")),
+        Column("large\ntokens", "number", 1, partial(cost, "large_tokens")),
+        *(Column(exit.replace("_", "_\n"), "brief", 1, partial(share, exit)) for exit in ordered),
+        Column("wall s", "number", 3, partial(cost, "wall_s")),
     ]
     return table(
         "methods",
@@ -100,15 +100,15 @@ def is_comparable(run: Run, other: Run) -> bool:
 
 def comparison_table(runs: Runs) -> Iterator[Table]:
     """Yield each cascade against every other method on the same documents."""
-    columns: list[Of[Against]] = [
-        *of_run(runs, lambda row: row[0], "cascade"),
-        Of("against", "text", 0, lambda row: runs.name(row[1].setup)),
-        Of("n", "count", 0, lambda row: row[2].n),
-        Of("difference", "percent", 2, lambda row: row[2].difference),
-        Of("only cascade\nright", "count", 0, lambda row: row[2].only_first),
-        Of("only other\nright", "count", 0, lambda row: row[2].only_second),
-        Of("p", "p", 0, lambda row: row[2].p),
-        Of("p,\nadjusted", "p", 0, lambda row: row[2].adjusted),
+    columns: list[Column[Against]] = [
+        *name_columns(runs, lambda row: row[0], "cascade"),
+        Column("against", "text", 0, lambda row: runs.name(row[1].setup)),
+        Column("n", "count", 0, lambda row: row[2].n),
+        Column("difference", "percent", 2, lambda row: row[2].difference),
+        Column("only cascade\nright", "count", 0, lambda row: row[2].only_first),
+        Column("only other\nright", "count", 0, lambda row: row[2].only_second),
+        Column("p", "p", 0, lambda row: row[2].p),
+        Column("p,\nadjusted", "p", 0, lambda row: row[2].adjusted),
     ]
     return table(
         "comparisons",
@@ -149,15 +149,15 @@ def agreement_table(runs: Runs) -> Iterator[Table]:
         """Return the share of true values in percent. None if one of them is not known."""
         return None if row[2].right.isna().any() else runs.share(row[0], found)
 
-    columns: list[Of[Checked]] = [
-        *of_run(runs, lambda row: row[0]),
-        Of("check", "text", 0, lambda row: row[1]),
-        Of("n", "count", 0, lambda row: len(row[2])),
-        Of("agree", "brief", 1, lambda row: runs.share(row[0], row[2].agree)),
-        Of("precision", "percent", 1, lambda row: share(row, row[2].right[row[2].agree])),
-        Of("base rate", "percent", 1, lambda row: share(row, row[2].right)),
-        Of("recall", "brief", 1, lambda row: share(row, row[2].agree[row[2].right == 1])),
-        Of("errors\naccepted", "brief", 1, lambda row: share(row, row[2].agree[row[2].right == 0])),
+    columns: list[Column[Checked]] = [
+        *name_columns(runs, lambda row: row[0]),
+        Column("check", "text", 0, lambda row: row[1]),
+        Column("n", "count", 0, lambda row: len(row[2])),
+        Column("agree", "brief", 1, lambda row: runs.share(row[0], row[2].agree)),
+        Column("precision", "percent", 1, lambda row: share(row, row[2].right[row[2].agree])),
+        Column("base rate", "percent", 1, lambda row: share(row, row[2].right)),
+        Column("recall", "brief", 1, lambda row: share(row, row[2].agree[row[2].right == 1])),
+        Column("errors\naccepted", "brief", 1, lambda row: share(row, row[2].agree[row[2].right == 0])),
     ]
     return table(
         "agreement",
@@ -206,16 +206,16 @@ def harm_table(runs: Runs) -> Iterator[Table]:
         """Return whether the transferred answers are right, of those whose short answer is right or wrong."""
         return row[1].after[row[1].before == before]
 
-    columns: list[Of[Changed]] = [
-        *of_run(runs, lambda row: row[0]),
-        Of("n", "count", 0, lambda row: len(row[1])),
-        Of("lost", "count", 0, lambda row: int((~of(row, True)).sum())),
-        Of("harm", "percent", 1, lambda row: runs.share(row[0], ~of(row, True))),
-        Of("won", "count", 0, lambda row: int(of(row, False).sum())),
-        Of("rescue", "percent", 1, lambda row: runs.share(row[0], of(row, False))),
-        Of("net", "count", 0, lambda row: int(row[1].after.sum()) - int(row[1].before.sum())),
-        Of("p", "p", 0, p),
-        Of("lost by\nchecks", "count", 0, lambda row: _lost_by_checks(runs, row[0])),
+    columns: list[Column[Changed]] = [
+        *name_columns(runs, lambda row: row[0]),
+        Column("n", "count", 0, lambda row: len(row[1])),
+        Column("lost", "count", 0, lambda row: int((~of(row, True)).sum())),
+        Column("harm", "percent", 1, lambda row: runs.share(row[0], ~of(row, True))),
+        Column("won", "count", 0, lambda row: int(of(row, False).sum())),
+        Column("rescue", "percent", 1, lambda row: runs.share(row[0], of(row, False))),
+        Column("net", "count", 0, lambda row: int(row[1].after.sum()) - int(row[1].before.sum())),
+        Column("p", "p", 0, p),
+        Column("lost by\nchecks", "count", 0, lambda row: _lost_by_checks(runs, row[0])),
     ]
     found = [*runs.traced(), *runs.of("full_rt")]
     changed = [(run, answers) for run in found if (answers := transferred(runs, run)) is not None]

@@ -12,7 +12,7 @@ from support.worlds import WORLD, pope_world, write_all
 
 from lmms_eval_mai.reports.build import read, report
 from lmms_eval_mai.reports.formats import FORMATS, WIDTH, text
-from lmms_eval_mai.reports.report import Estimate, Of, Report, Table
+from lmms_eval_mai.reports.report import Column, Estimate, Report, Table
 
 
 def of_table(table: Table) -> Report:
@@ -22,20 +22,20 @@ def of_table(table: Table) -> Report:
 @pytest.mark.parametrize(
     ("cell", "column", "shown"),
     [
-        (None, Of("x", "number", 1, str), ""),
-        ("MAI", Of("x", "text", 1, str), "MAI"),
-        (12, Of("x", "count", 1, str), "12"),
-        (1.25, Of("x", "number", 2, str), "1.25"),
-        (0.0004, Of("p", "p", 1, str), "< 0.001"),
-        (0.0456, Of("p", "p", 1, str), "0.046"),
-        (Estimate(89.44, 9000, 88.71, 90.02), Of("x", "number", 1, str), "89.4 (88.7 to 90.0)"),
-        (Estimate(89.44, 9000, 88.71, 90.02), Of("x", "brief", 1, str), "89.4"),
-        (Estimate(89.44, 9000, 88.71, 90.02, paper=89.2), Of("x", "brief", 1, str), "89.4 [89.2]"),
-        (Estimate(89.44, 9000), Of("x", "number", 2, str), "89.44"),
+        (None, Column("x", "number", 1, str), ""),
+        ("MAI", Column("x", "text", 1, str), "MAI"),
+        (12, Column("x", "count", 1, str), "12"),
+        (1.25, Column("x", "number", 2, str), "1.25"),
+        (0.0004, Column("p", "p", 1, str), "< 0.001"),
+        (0.0456, Column("p", "p", 1, str), "0.046"),
+        (Estimate(89.44, 9000, 88.71, 90.02), Column("x", "number", 1, str), "89.4 (88.7 to 90.0)"),
+        (Estimate(89.44, 9000, 88.71, 90.02), Column("x", "brief", 1, str), "89.4"),
+        (Estimate(89.44, 9000, 88.71, 90.02, paper=89.2), Column("x", "brief", 1, str), "89.4 [89.2]"),
+        (Estimate(89.44, 9000), Column("x", "number", 2, str), "89.44"),
     ],
 )
 def test_cells_are_shown_with_their_interval_or_with_the_papers_number(
-    cell: Estimate | float | str | None, column: Of[Any], shown: str
+    cell: Estimate | float | str | None, column: Column[Any], shown: str
 ) -> None:
     assert text(cell, column) == shown
 
@@ -67,7 +67,7 @@ def test_markdown_has_all_tables_and_what_is_missing(found: Report) -> None:
     shown = FORMATS["markdown"](found)
     headings = [one for one in shown.split("\n") if one.startswith("#")]
     assert headings == [f"## {table.title}" for table in found.tables]
-    bars = Table("x", "X", (Of("a", "text", 1, str),), (("a|b",),))
+    bars = Table("x", "X", (Column("a", "text", 1, str),), (("a|b",),))
     assert "a\\|b" in FORMATS["markdown"](of_table(bars))
     assert "\n* POPE: the paper has 9000 documents and these runs 200, so " in shown
 
@@ -89,7 +89,7 @@ def test_csv_and_json_have_one_row_for_each_row_and_one_column_for_each_key(foun
 def test_latex_has_a_table_environment_for_each_table_and_escapes_special_characters(found: Report) -> None:
     shown = FORMATS["latex"](found)
     assert shown.count(r"\begin{tabular}") == shown.count(r"\end{tabular}") == len(found.tables)
-    columns = (Of("a_b", "text", 1, str), Of("n", "count", 1, str), Of("p", "p", 1, str))
+    columns = (Column("a_b", "text", 1, str), Column("n", "count", 1, str), Column("p", "p", 1, str))
     lines = FORMATS["latex"](of_table(Table("x", "X", columns, (("x_1 #{}~^\\", 3, 0.0004),)))).split("\n")
     assert r"\toprule" in lines and r"a\_b & n & p \\" in lines
     assert lines[lines.index(r"\midrule") + 1].startswith(r"x\_1 \#\{\}")
