@@ -121,11 +121,13 @@ def plan(benchmark: str, documents: int, given: argparse.Namespace) -> Plan:
     mean = sum(math.exp(0.4 * rank) for rank in ranks) / documents
     made = [Document((number + 0.5) / documents, math.exp(0.4 * rank) / mean) for number, rank in enumerate(ranks)]
     random.Random(given.seed).shuffle(made)
-    short, think = given.exits or [paper_numbers.number(10, "", benchmark, x) for x in ("agree_short", "agree_think")]
+    number = paper_numbers.number
+    exits = given.exits or [number(10, "MAI 8B + 2B-R", benchmark, exit) for exit in ("agree_short", "agree_think")]
     lengths = {
-        side: json.loads(of) if "{" in of else {x: paper_numbers.number(5, of, benchmark, x) for x in "SER"}
+        side: json.loads(of) if "{" in of else {x: number(5, f"{of}-{x}", benchmark, "tokens") for x in "SER"}
         for side, of in zip(("small", "large"), given.lengths, strict=True)
     }
+    short, think = exits
     return Plan(benchmark, lengths, (short, think), tuple(made))
 
 

@@ -13,7 +13,8 @@ it for the terminal, as Markdown, CSV, LaTeX or JSON.
     data.py            `read`
     summary.py         the four tables of every report
     rules.py           other methods, thresholds and rules of agreement
-    paper_tables.py    Tables 5 to 8, 10 and 13 to 15
+    paper_tables.py    Tables 5 to 8, 10, 11 and 13 to 15
+    seconds.py         the time of calls one after another (Eq. 27)
     paper_numbers.py   the paper's numbers (`paper_numbers.csv`, `paper_numbers.yaml`)
     losses.py          what a method loses against a baseline at each threshold
     calibrate.py       the choice of the threshold

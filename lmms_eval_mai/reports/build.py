@@ -1,39 +1,25 @@
 """Builds a report: reads the folders, makes the tables, and tells what is missing."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports import paper_tables, rules, seconds, summary
 from lmms_eval_mai.reports.folders import read_runs
 from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents, family
-from lmms_eval_mai.reports.report import Estimate, Report, Table
+from lmms_eval_mai.reports.report import Estimate, Report
 from lmms_eval_mai.reports.runs import Runs
 
-Make = Callable[[Runs], Iterator[Table]]
-SUMMARY: tuple[Make, ...] = (
+SUMMARY = (
     summary.method_table,
     summary.comparison_table,
     summary.agreement_table,
     summary.harm_table,
 )
 """The tables of every report."""
-PAPER: dict[str, Make] = {
-    "5": paper_tables.token_table,
-    "6": paper_tables.score_table,
-    "7": paper_tables.score_table,
-    "8": paper_tables.transfer_table,
-    "10": paper_tables.cascade_table,
-    "13": paper_tables.token_table,
-    "14": paper_tables.score_table,
-    "15": paper_tables.two_stage_table,
-}
-"""Number of a table of the paper -> the function that makes it."""
 TABLE_11 = "11"
-"""It needs the seconds of calls."""
-NUMBERS = (*PAPER, TABLE_11)
-"""The tables of the paper."""
-CHOICES = ("paper", "rules", "all", *NUMBERS)
+"""The table that needs a profile."""
+CHOICES = ("paper", "rules", "all", *paper_tables.NUMBERS)
 """What `tables` may name."""
 
 
@@ -58,12 +44,11 @@ def read(folders: Sequence[Path]) -> Runs:
 
 def of_runs(runs: Runs, tables: Collection[str] = ("all",), profile: seconds.Profile | None = None) -> Report:
     """Return the report of the runs. `profile`: the times of Table 11; None: the paper's."""
-    wanted = {*tables, *(CHOICES if "all" in tables else NUMBERS if "paper" in tables else ())}
-    makes = dict.fromkeys([*SUMMARY, *[rules.rules_table] * ("rules" in wanted)])
-    makes |= dict.fromkeys(make for number, make in PAPER.items() if number in wanted)
-    made = [table for make in makes for table in make(runs)]
-    if TABLE_11 in wanted:
-        made += seconds.table_11(runs, profile or seconds.of_paper())
+    chosen = {*tables, *(CHOICES if "all" in tables else paper_tables.NUMBERS if "paper" in tables else ())}
+    made = [table for make in SUMMARY for table in make(runs)]
+    if "rules" in chosen:
+        made += rules.rules_table(runs)
+    made += paper_tables.tables(runs, chosen, profile or seconds.of_paper())
     names, legend = runs.short_names()
     cells = (cell for table in made for row in table.rows for cell in row if isinstance(cell, Estimate))
     if any(cell.paper is not None for cell in cells):
@@ -87,7 +72,7 @@ def _other_numbers(runs: Runs) -> Iterator[str]:
 
 def _on_calibrated(runs: Runs) -> Iterator[str]:
     """Yield a sentence for each run whose threshold was chosen with documents that it is scored on."""
-    for run in (one for benchmark in runs.benchmarks() for one in runs.of_benchmark(benchmark)):
+    for run in runs.every():
         if used := int(run.samples.chose_threshold.sum()):
             yield (
                 f"{benchmark_name(run.benchmark)}: {used:,} of the {len(run.samples):,} scored answers of "

@@ -62,13 +62,13 @@ def _lines(table: Table, names: Mapping[str, str]) -> list[str]:
     printed = lines_of([column.title for column in table.columns[groups:]], rows, names=table.names - groups)
     lines, printed = printed[: -len(rows)], printed[-len(rows) :]
     grouped = [", ".join(filter(None, row)) for row in shown.iloc[:, :groups].itertuples(index=False)]
-    for name, group in itertools.groupby(zip(grouped, printed, strict=True), key=lambda one: one[0]):
+    for name, group in itertools.groupby(zip(grouped, printed, strict=True), key=lambda pair: pair[0]):
         lines += [name] * bool(name) + [line for _, line in group]
     return lines
 
 
 def _wrapped(sentences: tuple[str, ...]) -> list[str]:
-    return [line for one in sentences for line in textwrap.wrap(one, WIDTH, subsequent_indent="  ")]
+    return [line for sentence in sentences for line in textwrap.wrap(sentence, WIDTH, subsequent_indent="  ")]
 
 
 def markdown(report: Report) -> str:
@@ -93,8 +93,8 @@ def _bullets(sentences: tuple[str, ...]) -> str:
 def csv(report: Report) -> str:
     """Return the data of all tables in one: the columns are those of all tables."""
     frames = [frame(table).assign(table=table.key) for table in report.tables]
-    found = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"table": []})
-    ordered = found[["table", *(name for name in found if name != "table")]]
+    rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"table": []})
+    ordered = rows[["table", *(name for name in rows if name != "table")]]
     return str(ordered.to_csv(index=False, lineterminator="\n"))
 
 
@@ -116,8 +116,7 @@ def as_json(report: Report) -> str:
         table.key: {"title": table.title, "notes": table.notes, "rows": _records(frame(table))}
         for table in report.tables
     }
-    found = {"tables": tables, "gaps": report.gaps}
-    return json.dumps(found, ensure_ascii=False, indent=1) + "\n"
+    return json.dumps({"tables": tables, "gaps": report.gaps}, ensure_ascii=False, indent=1) + "\n"
 
 
 def _records(data: pd.DataFrame) -> object:

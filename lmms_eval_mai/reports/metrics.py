@@ -22,9 +22,6 @@ class Comparison:
     """Two methods on the same documents."""
 
     n: int
-    first: float
-    """Score of the first method in percent."""
-    second: float
     difference: Estimate
     """First minus second, in points."""
     only_first: int | None
@@ -41,16 +38,15 @@ def score(samples: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> E
     return None if samples.empty else estimate(_interval(*_parts(samples, benchmark), clusters))
 
 
-def mean(values: pd.Series, clusters: Clusters | None = None, paper: float | None = None) -> Estimate | None:
+def mean(values: pd.Series, clusters: Clusters | None = None) -> Estimate | None:
     """Return the mean of a number of each document. None if a number is missing, or all."""
     if values.empty or values.isna().any():
         return None
     places = places_of(values.index, clusters)
     if places is None:
-        found = statistics.mean(values.to_numpy())
-    else:
-        found = statistics.bootstrap(np.column_stack([values, np.ones(len(values))]), statistics.ratio, places)
-    return with_paper(estimate(found, 1), paper)
+        return estimate(statistics.mean(values.to_numpy()), 1)
+    parts = np.column_stack([values, np.ones(len(values))])
+    return estimate(statistics.bootstrap(parts, statistics.ratio, places), 1)
 
 
 def compare(
@@ -66,35 +62,34 @@ def compare(
     (a, statistic), (b, _) = _parts(first, benchmark), _parts(second, benchmark)
     places = places_of(a.index, clusters)
     x, y = a.to_numpy(), b.loc[a.index].to_numpy()
-    mine, theirs = units(first), units(second)
+    of_first, of_second = units(first), units(second)
     better = worse = None
-    if statistics.is_right_or_wrong(mine) and statistics.is_right_or_wrong(theirs):
-        theirs = theirs.loc[mine.index]
-        better, worse = int((mine > theirs).sum()), int((mine < theirs).sum())
+    if statistics.is_right_or_wrong(of_first) and statistics.is_right_or_wrong(of_second):
+        of_second = of_second.loc[of_first.index]
+        better, worse = int((of_first > of_second).sum()), int((of_first < of_second).sum())
     if statistic is statistics.ratio and better is not None and worse is not None and places is None:
-        found = statistics.paired_share_difference(better, worse, len(x))
+        interval = statistics.paired_share_difference(better, worse, len(x))
     else:
-        found = difference(np.hstack([x, y]), statistics.difference(statistic), places)
-    one, other = (100 * float(statistic(parts.sum(axis=0))) for parts in (x, y))
+        interval = difference(np.hstack([x, y]), statistics.difference(statistic), places)
     p = statistics.swap_test(x, y, statistic, places) if is_tested else math.nan
-    return Comparison(len(x), one, other, estimate(found), better, worse, p)
+    return Comparison(len(x), estimate(interval), better, worse, p)
 
 
 def difference(parts: npt.NDArray[Any], statistic: Statistic, places: npt.NDArray[Any] | None) -> Interval:
     """Return a difference of two shares or scores with its interval. Where no resample differs, more documents might:
     then the interval has the width of that of two methods that never differ."""
-    found = statistics.bootstrap(parts, statistic, places)
-    if found.low < found.high or math.isnan(found.low):
-        return found
+    interval = statistics.bootstrap(parts, statistic, places)
+    if interval.low < interval.high or math.isnan(interval.low):
+        return interval
     same = statistics.paired_share_difference(0, 0, len(parts if places is None else np.unique(places)))
-    low, high = max(found.value + same.low, -1.0), min(found.value + same.high, 1.0)
-    return replace(found, low=low, high=high)
+    low, high = max(interval.value + same.low, -1.0), min(interval.value + same.high, 1.0)
+    return replace(interval, low=low, high=high)
 
 
 def adjusted(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Return comparisons with p values that are adjusted for their number (Holm)."""
-    p = statistics.holm([one.p for one in comparisons])
-    return [replace(one, adjusted=value) for one, value in zip(comparisons, p, strict=True)]
+    p = statistics.holm([comparison.p for comparison in comparisons])
+    return [replace(comparison, adjusted=value) for comparison, value in zip(comparisons, p, strict=True)]
 
 
 def plain(scores: pd.Series) -> pd.DataFrame:
@@ -144,8 +139,3 @@ def estimate(interval: Interval, factor: float = 100) -> Estimate:
     """Return an interval as an estimate, times a factor: in percent if it is that of a share or of a score."""
     low, high = (None if math.isnan(end) else factor * end for end in (interval.low, interval.high))
     return Estimate(factor * interval.value, interval.n, low, high)
-
-
-def with_paper(estimate: Estimate | None, paper: float | None) -> Estimate | None:
-    """Add the paper's number to an estimate."""
-    return None if estimate is None else replace(estimate, paper=paper)

@@ -76,8 +76,8 @@ def table(
     cells = [[column.cell(row) for column in columns] for row in rows]
     if cells:
         kept = [number for number in range(len(columns)) if any(row[number] is not None for row in cells)]
-        headings = tuple(columns[one] for one in kept)
-        yield Table(key, title, headings, tuple(tuple(row[one] for one in kept) for row in cells), tuple(notes))
+        headings = tuple(columns[number] for number in kept)
+        yield Table(key, title, headings, tuple(tuple(row[number] for number in kept) for row in cells), tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """All runs of a report by benchmark and setup: finding them, their names, scores, costs and comparisons."""
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 import numpy as np
@@ -18,9 +18,6 @@ from lmms_eval_mai.reports.replay import Known, calls_of_run, derived, known_cal
 from lmms_eval_mai.reports.report import Column, Estimate, Row
 from lmms_eval_mai.reports.setups import KINDS, NAMES, Kind, Setup
 
-OF_F1 = "On POPE, the difference and p are those of F1."
-"""The note of a table with comparisons of scores."""
-
 
 def name_columns(runs: "Runs", run: Callable[[Row], Run], name: str = "method") -> list[Column[Row]]:
     """Return the first columns of a table. `run`: returns the run of a row."""
@@ -33,24 +30,23 @@ def name_columns(runs: "Runs", run: Callable[[Row], Run], name: str = "method") 
 class Runs:
     """The run of each benchmark and setup, and sentences about the others."""
 
-    def __init__(self, found: Sequence[Run]) -> None:
+    def __init__(self, read: Sequence[Run]) -> None:
         self.gaps: list[str] = []
         self.runs: dict[tuple[str, Setup], Run] = {}
-        in_order = sorted(found, key=lambda run: (run.documents, run.file.name), reverse=True)
+        in_order = sorted(read, key=lambda run: (run.documents, run.file.name), reverse=True)
         for run in in_order:  # of several runs of one setup, that with the most documents is used, else the newest
             used = self.runs.setdefault((run.benchmark, run.setup), run)
             if used is not run:
                 self.gaps.append(
                     f"{run.file}: {run.task} is not used: {used.file} is a run of the same method, models and options."
                 )
-        self.unused = [run for run in found if run not in self.runs.values()]
+        self.unused = [run for run in read if run not in self.runs.values()]
         for run in in_order:
-            for one in short_answers(run) if run not in self.unused else ():
-                self.runs.setdefault((run.benchmark, one.setup), one)
+            for derived_run in short_answers(run) if run not in self.unused else ():
+                self.add(derived_run)
         self._clusters = {name: _clusters(self.of_benchmark(name)) for name in self.benchmarks()}
         self.known = functools.cache(self._known)
-        self._scores = functools.cache(self._score)
-        self._comparisons = functools.cache(self._compare)
+        self.score = functools.cache(self._score)
 
     # --- finding runs ---
 
@@ -64,36 +60,35 @@ class Runs:
 
     def benchmarks(self) -> list[str]:
         """Return the benchmarks of the runs, the paper's first and in its order."""
-        known = list(paper_numbers.load()["benchmarks"])
-        found = dict.fromkeys(benchmark for benchmark, _ in self.runs)
-        return sorted(found, key=lambda name: (known.index(name) if name in known else len(known), name))
+        papers = list(paper_numbers.load()["benchmarks"])
+        names = {benchmark for benchmark, _ in self.runs}
+        return sorted(names, key=lambda name: (papers.index(name) if name in papers else len(papers), name))
 
     def of(self, kind: Kind, benchmark: str | None = None) -> Iterator[Run]:
         """Yield the runs of a kind of method, sorted by benchmark, model and setup."""
         for name in self.benchmarks() if benchmark is None else [benchmark]:
-            found = [(setup, run) for (of, setup), run in self.runs.items() if of == name and setup.kind == kind]
-            for _, run in sorted(found, key=lambda one: (order(one[0].model), one[0].model, self.name(one[0]))):
-                yield run
+            runs = [run for run in self.runs.values() if run.benchmark == name and run.setup.kind == kind]
+            yield from sorted(runs, key=lambda run: (size(run.setup.model), run.setup.model, self.name(run.setup)))
 
     def of_benchmark(self, benchmark: str) -> list[Run]:
         """Return all runs on a benchmark: single models, Full RT, then the cascades."""
         return [run for kind in KINDS for run in self.of(kind, benchmark)]
 
+    def every(self) -> list[Run]:
+        """Return all runs by benchmark: single models, Full RT, then the cascades."""
+        return [run for benchmark in self.benchmarks() for run in self.of_benchmark(benchmark)]
+
     def short(self, run: Run, side: Side) -> Run | None:
         """Return the run of one model of a pair with S, or with the own prompt of another task."""
         return self.get(run.benchmark, run.setup.short(side))
 
-    def of_full_rt(self, benchmark: str | None = None) -> list[Run]:
-        """Return the runs of the paper's Full RT. Its kind has other methods without a condition, too."""
-        return [run for run in self.of("full_rt", benchmark) if run.setup.method == FULL_RT]
-
     def full_rt(self, run: Run) -> Run | None:
         """Return Full RT of the pair of a cascade with the same thinking; of the large model's short answers, that with
         this model."""
-        if run.setup.kind == "alone":
-            others = self.of_full_rt(run.benchmark)
-            return next((other for other in others if other.setup.model == run.setup.model), None)
-        return self.get(run.benchmark, run.setup.full_rt())
+        if run.setup.kind != "alone":
+            return self.get(run.benchmark, run.setup.full_rt())
+        runs = (other for other in self.of("full_rt", run.benchmark) if other.setup.method == FULL_RT)
+        return next((other for other in runs if other.setup.model == run.setup.model), None)
 
     def traced(self, is_scored: bool = True) -> Iterator[Run]:
         """Yield the cascades whose documents have a trace, and a score if `is_scored`."""
@@ -125,24 +120,28 @@ class Runs:
 
     def label(self, model: str) -> str:
         """Return a short name of a model: the paper's, or the last part of its path or address."""
-        known = paper_numbers.family(model)
-        if known is not None:
-            return known[1]
+        papers = paper_numbers.family(model)
+        if papers is not None:
+            return papers[1]
         name = PurePath(model.rstrip("/")).name.removesuffix(".jsonl") or model
-        others = {one for _, setup in self.runs for one in (setup.model, setup.small) if one and one != model}
-        same = any(PurePath(one).name.removesuffix(".jsonl") == name for one in others)
+        others = {other for _, setup in self.runs for other in (setup.model, setup.small) if other not in ("", model)}
+        same = any(PurePath(other).name.removesuffix(".jsonl") == name for other in others)
         return "/".join([*PurePath(model).parts[-2:-1], name]) if same or name in SIDES else name
 
-    def name(self, setup: Setup, options: Collection[str] | None = None) -> str:
+    def name(self, setup: Setup) -> str:
         """Return the paper's name of a setup, such as 8B-R(S2), Full RT 8B + 2B-R or MAI 8B + 2B-R. On another
-        lmms-eval task: 8B, own prompt or MAI 8B + 2B, own prompt. `options`: those to show; None: all."""
-        method = "" if setup.kind == "alone" else f"{NAMES.get(setup.method, setup.method.name)} "
-        small = f" + {self.label(setup.small)}" if setup.small else ""
-        given = [one for one in setup.options if options is None or one in options]
-        shown = f" ({', '.join(given)})" if given else ""
+        lmms-eval task: 8B, own prompt or MAI 8B + 2B, own prompt. Its options follow in brackets."""
+        method, models, prompt = self._parts(setup, {})
+        options = f" ({', '.join(setup.options)})" if setup.options else ""
+        return f"{method} {models}{prompt}{options}".lstrip()
+
+    def _parts(self, setup: Setup, labels: Mapping[str, str]) -> tuple[str, str, str]:
+        """Return the parts of a name: method, models and prompt. `labels`: model -> its name, if not `label`."""
+        method = "" if setup.kind == "alone" else NAMES.get(setup.method, setup.method.name)
+        models = [labels.get(model) or self.label(model) for model in (setup.model, setup.small) if model]
         has_prompt = setup.kind == "alone" or setup.method.thinking
         prompt = f"{'-' if setup.variant else ', '}{setup.prompt}" if has_prompt else ""
-        return f"{method}{self.label(setup.model)}{small}{prompt}{shown}"
+        return method, " + ".join(models), prompt
 
     def short_names(self) -> tuple[dict[str, str], tuple[str, ...]]:
         """Return a short name of each method by its name, and the lines that define the short names: options have a
@@ -150,23 +149,24 @@ class Runs:
         setups = list(dict.fromkeys(setup for _, setup in self.runs))
         models = dict.fromkeys(model for setup in setups for model in (setup.model, setup.small) if model)
         pairs = {(setup.small, setup.model) for setup in setups if setup.small}
-        shown = {model: self.label(model) for model in models}
+        labels = {}
         if len(pairs) == 1 and not any(map(paper_numbers.family, *pairs)):
-            shown |= dict(zip(*pairs, SIDES, strict=True))
+            labels = dict(zip(*pairs, SIDES, strict=True))
         common = set.intersection(*(set(setup.options) for setup in setups)) if len(setups) > 1 else set()
         letters: dict[tuple[str, ...], str] = {}
         names = {}
         for setup in setups:
-            short = self.name(setup, ())
-            for model in (setup.model, setup.small):
-                short = short.replace(self.label(model), shown.get(model, ""), 1) if model else short
-            short = short.replace(" large + small-R", "").replace(" large-R", "").removesuffix(" large + small")
-            if options := tuple(one for one in setup.options if one not in common):
+            method, of_models, prompt = self._parts(setup, labels)
+            short = f"{method} {of_models}{prompt}".lstrip()
+            if method and {setup.model, setup.small} <= {*labels, ""} and prompt in ("", "-R", "-R(S2)"):
+                short = method + prompt.removeprefix("-R")
+            if options := tuple(option for option in setup.options if option not in common):
                 short += f" [{letters.setdefault(options, letter(len(letters)))}]"
             names[self.name(setup)] = short
+        shown = {model: labels.get(model) or self.label(model) for model in models}
         legend = [f"{label} = {model}" for model, label in shown.items() if label != model]
         legend += [f"{', '.join(sorted(common))}: of all methods"] if common else []
-        return names, (*legend, *(f"[{one}] = {', '.join(options)}" for options, one in letters.items()))
+        return names, (*legend, *(f"[{name}] = {', '.join(options)}" for options, name in letters.items()))
 
     # --- scores, costs and comparisons ---
 
@@ -191,18 +191,15 @@ class Runs:
             )
         return None
 
-    def score(self, run: Run | None, paper: float | None = None) -> Estimate | None:
-        """Return the score of a run in percent, with the benchmark's metric. None: no run, or no score."""
-        return None if run is None else metrics.with_paper(self._scores(run), paper)
-
     def _score(self, run: Run) -> Estimate | None:
+        """Return the score of a run in percent, with the benchmark's metric. None: there is none."""
         is_known = run.samples.score.notna().all()
         return metrics.score(run.samples, run.benchmark, self.clusters(run)) if is_known else None
 
-    def share(self, run: Run, found: pd.Series, paper: float | None = None) -> Estimate | None:
-        """Return the share of true values in percent. `found`: one value for each answer of the run, or of some. None
+    def share(self, run: Run, flags: pd.Series) -> Estimate | None:
+        """Return the share of true values in percent. `flags`: one value for each answer of the run, or of some. None
         if there are none."""
-        return metrics.with_paper(metrics.score(metrics.plain(found), "", self.clusters(run)), paper)
+        return metrics.score(metrics.plain(flags), "", self.clusters(run))
 
     def common(self, first: Run, second: Run) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the samples of the documents that both runs have a score for, and the same gold answer."""
@@ -215,24 +212,20 @@ class Runs:
         """Return the scores of the large model's short answers on the documents of a run, in the order of its samples;
         nan where they are not known."""
         name = "large.simple" if run.setup.variant else "large.task"
-        found = self.known(run).get(name)
+        answers = self.known(run).get(name)
         other = self.short(run, "large")
-        scores = pd.Series(np.nan, index=run.samples.index) if found is None else found.score
+        scores = pd.Series(np.nan, index=run.samples.index) if answers is None else answers.score
         return scores if other is None else scores.fillna(self.common(run, other)[1].score)
 
-    def _compare(self, first: Run, second: Run) -> Comparison | None:
-        a, b = self.common(first, second)
-        return metrics.compare(a, b, first.benchmark, self.clusters(first))
-
-    def compare(self, first: Run | None, second: Run | None) -> Comparison | None:
+    def compare(self, first: Run, second: Run) -> Comparison | None:
         """Compare two runs on their common documents. None: no common documents."""
-        return None if first is None or second is None else self._comparisons(first, second)
+        return metrics.compare(*self.common(first, second), first.benchmark, self.clusters(first))
 
 
-def order(model: str) -> float:
-    """Return a number that sorts models by size: the billions of parameters in the paper's name."""
-    known = paper_numbers.family(model)
-    return float(known[1].removesuffix("B")) if known else 1e6
+def size(model: str) -> float:
+    """Return the billions of parameters in the paper's name of a model. Others come after them."""
+    papers = paper_numbers.family(model)
+    return float(papers[1].removesuffix("B")) if papers else 1e6
 
 
 def _clusters(runs: Sequence[Run]) -> Clusters | None:
@@ -259,13 +252,13 @@ def short_answers(run: Run) -> Iterator[Run]:
     """Yield the runs that are inside another one: each model with the Simple prompt. Their answers are scored here."""
     if run.setup.kind == "alone" or not run.ours:
         return
-    own = calls_of_run(run)
-    known = {name: frame.reindex(run.samples.index) for name, frame in own.items()}
+    frames = {name: frame.reindex(run.samples.index) for name, frame in calls_of_run(run).items()}
     for side in SIDES:
         method = Method(side, (Ask(side, "simple"), Stop(side, f"{side}.simple")))
         setup = run.setup.short(side)
-        if known and (made := replay(method, known, setup, run.benchmark, run.rules, None)) is not None and len(made):
-            yield derived(run, method, setup, made, known)
+        documents = replay(method, frames, setup, run.benchmark, run.rules, None) if frames else None
+        if documents is not None and len(documents):
+            yield derived(run, method, setup, documents, frames)
 
 
 def letter(number: int) -> str:

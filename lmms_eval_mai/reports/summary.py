@@ -11,10 +11,9 @@ from lmms_eval_mai.method.methods import METHODS
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.metrics import Comparison
-from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.replay import checks
 from lmms_eval_mai.reports.report import Column, Estimate, Table, table
-from lmms_eval_mai.reports.runs import OF_F1, Runs, name_columns
+from lmms_eval_mai.reports.runs import Runs, name_columns
 
 ORDER = ("agree_short", "confident", "agree_think", "transfer", "large_think")
 """The columns of exits: those of the named methods come first, in this order."""
@@ -31,10 +30,10 @@ def spent(run: Run) -> dict[str, float | None]:
     tokens, number = run.samples.output_tokens, run.documents
     is_known = number and tokens.notna().all() and not (run.ours and run.samples.exit.isna().any())
     sums = {side: frames.spent(run.calls, side).output_tokens if run.ours else tokens.sum() for side in SIDES}
-    found = {f"{side}_tokens": float(sums[side] / number) if is_known else None for side in SIDES}
+    costs = {f"{side}_tokens": float(sums[side] / number) if is_known else None for side in SIDES}
     if not run.ours:
-        found["small_tokens"] = None
-    return {**found, "wall_s": run.wall_s / number if run.wall_s and number else None}
+        costs["small_tokens"] = None
+    return {**costs, "wall_s": run.wall_s / number if run.wall_s and number else None}
 
 
 def method_table(runs: Runs) -> Iterator[Table]:
@@ -47,13 +46,12 @@ def method_table(runs: Runs) -> Iterator[Table]:
         exits = run.samples.exit.dropna()
         return runs.share(run, exits == exit) if run.setup.kind in ("cascade", "own") and exit in set(exits) else None
 
-    every = [run for name in runs.benchmarks() for run in runs.of_benchmark(name)]
+    every = runs.every()
     exits = [exit for method in (*METHODS.values(), *(run.setup.method for run in every)) for exit in method.exits]
     ordered = sorted(dict.fromkeys(exits), key=lambda exit: ORDER.index(exit) if exit in ORDER else len(ORDER))
 
     columns: list[Column[Run]] = [
-        Column("benchmark", "text", 0, lambda run: benchmark_name(run.benchmark)),
-        Column("method", "text", 0, lambda run: runs.name(run.setup)),
+        *name_columns(runs, lambda run: run),
         Column("n", "count", 0, lambda run: run.documents),
         Column("score", "percent", 1, runs.score),
         Column("small\ntokens", "number", 1, partial(cost, "small_tokens")),
@@ -87,8 +85,11 @@ def comparisons(runs: Runs) -> Iterator[Against]:
     for run in runs.of("cascade"):
         done.add(run)  # two cascades are compared once
         others = [other for other in runs.of_benchmark(run.benchmark) if other not in done]
-        found = {other: runs.compare(run, other) for other in others if is_comparable(run, other)}
-        compared = {other: comparison for other, comparison in found.items() if comparison is not None}
+        compared = {
+            other: comparison
+            for other in others
+            if is_comparable(run, other) and (comparison := runs.compare(run, other)) is not None
+        }
         adjusted = metrics.adjusted(list(compared.values()))
         yield from ((run, other, comparison) for other, comparison in zip(compared, adjusted, strict=True))
 
@@ -118,7 +119,7 @@ def comparison_table(runs: Runs) -> Iterator[Table]:
         (
             "p: exchanges of both methods' answers with a difference at least as large (McNemar's exact test for right "
             "or wrong answers). Adjusted (Holm): for the number of methods.",
-            OF_F1,
+            "On POPE, the difference and p are those of F1.",
         ),
     )
 
@@ -145,9 +146,9 @@ def checked(runs: Runs, run: Run) -> Iterator[Checked]:
 def agreement_table(runs: Runs) -> Iterator[Table]:
     """Yield how often an agreement is right, and how many errors it lets through."""
 
-    def share(row: Checked, found: pd.Series) -> Estimate | None:
-        """Return the share of true values in percent. None if one of them is not known."""
-        return None if row[2].right.isna().any() else runs.share(row[0], found)
+    def share(row: Checked, flags: pd.Series) -> Estimate | None:
+        """Return the share of true values in percent. None if it is not known of an answer whether it is right."""
+        return None if row[2].right.isna().any() else runs.share(row[0], flags)
 
     columns: list[Column[Checked]] = [
         *name_columns(runs, lambda row: row[0]),
@@ -202,23 +203,23 @@ def harm_table(runs: Runs) -> Iterator[Table]:
         comparison = metrics.compare(after, before, "", runs.clusters(row[0]))
         return 1.0 if comparison is None else comparison.p
 
-    def of(row: Changed, before: bool) -> pd.Series:
-        """Return whether the transferred answers are right, of those whose short answer is right or wrong."""
+    def after(row: Changed, before: bool) -> pd.Series:
+        """Return whether the transferred answers are right whose short answer was right, or wrong."""
         return row[1].after[row[1].before == before]
 
     columns: list[Column[Changed]] = [
         *name_columns(runs, lambda row: row[0]),
         Column("n", "count", 0, lambda row: len(row[1])),
-        Column("lost", "count", 0, lambda row: int((~of(row, True)).sum())),
-        Column("harm", "percent", 1, lambda row: runs.share(row[0], ~of(row, True))),
-        Column("won", "count", 0, lambda row: int(of(row, False).sum())),
-        Column("rescue", "percent", 1, lambda row: runs.share(row[0], of(row, False))),
+        Column("lost", "count", 0, lambda row: int((~after(row, True)).sum())),
+        Column("harm", "percent", 1, lambda row: runs.share(row[0], ~after(row, True))),
+        Column("won", "count", 0, lambda row: int(after(row, False).sum())),
+        Column("rescue", "percent", 1, lambda row: runs.share(row[0], after(row, False))),
         Column("net", "count", 0, lambda row: int(row[1].after.sum()) - int(row[1].before.sum())),
         Column("p", "p", 0, p),
         Column("lost by\nchecks", "count", 0, lambda row: _lost_by_checks(runs, row[0])),
     ]
-    found = [*runs.traced(), *runs.of("full_rt")]
-    changed = [(run, answers) for run in found if (answers := transferred(runs, run)) is not None]
+    changing = [*runs.traced(), *runs.of("full_rt")]
+    changed = [(run, answers) for run in changing if (answers := transferred(runs, run)) is not None]
     return table(
         "harm-and-rescue",
         "Harm and rescue: what the transfer changes against the large model's short answer",
@@ -237,5 +238,5 @@ def _lost_by_checks(runs: Runs, run: Run) -> int | None:
     full_rt = runs.full_rt(run)
     if run.setup.kind == "full_rt" or full_rt is None:
         return None
-    mine, theirs = runs.common(run, full_rt)
-    return int((~is_transferred(run)[mine.index] & (mine.score < RIGHT) & (theirs.score >= RIGHT)).sum())
+    own, other = runs.common(run, full_rt)
+    return int((~is_transferred(run)[own.index] & (own.score < RIGHT) & (other.score >= RIGHT)).sum())

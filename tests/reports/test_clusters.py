@@ -42,12 +42,12 @@ def test_copies_of_documents_with_a_common_image_have_the_intervals_and_p_of_the
     ]
     assert images["p"] == single["p"] > 3 * no_images["p"]
     tens = [row_of(found.table("table-10"), "POPE", "MAI 8B + 2B-R") for found in reports]
-    for of, column in ((rows, "difference"), (tens, "MAI"), (tens, "transfer, %")):
+    for of, column in ((rows, "difference"), (tens, "score"), (tens, "transfer")):
         expected, wide, narrow = (row[column] for row in of)
         assert value(wide) == pytest.approx(value(expected)) == value(narrow)
         assert width(wide) > 1.8 * width(narrow), column
         # Wilson's interval of a share of single documents is not that of the bootstrap.
-        assert width(wide) == pytest.approx(width(expected), rel=0.1 if column == "transfer, %" else 1e-9)
+        assert width(wide) == pytest.approx(width(expected), rel=0.1 if column == "transfer" else 1e-9)
 
 
 def width(cell: Any) -> float:

@@ -166,13 +166,3 @@ def test_harm_and_rescue_are_against_the_large_models_short_answer(made: Any) ->
         assert row["p"] == near(stats.binomtest(int(lost.sum()), int(lost.sum() + won.sum())).pvalue)
         if is_mai:
             assert row["lost_by_checks"] == (~moved & ~lines.right & full_rt).sum()
-
-
-def test_table_10_has_the_exits_and_the_scores(made: Any) -> None:
-    runs, found = made
-    for row in rows(found, "table-10"):
-        lines, prompt = runs[row["method"]], row["method"].rpartition("-")[2]
-        assert row["agree_think"] == near(100 * (lines.exit == "agree_think").mean())
-        others = {"mai": row["method"], "small_s": "tiny-S", "large_s": "big-S", "full_rt": "Full RT big + tiny-R"}
-        for key, name in (others | {"small_r": f"tiny-{prompt}"}).items():
-            assert estimate(row, key) == near(wilson(runs[name].right)), key

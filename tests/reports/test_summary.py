@@ -37,7 +37,7 @@ def test_another_model_is_compared_and_has_its_tokens_without_a_trace(tmp_path: 
     assert (row["small tokens"], row["large tokens"]) == (None, 3.0)
     (compared,) = [row for row in found.table("comparisons").rows if row[2] == "big, own prompt"]
     assert compared[6] == sum(one.gold == "yes" != final(one) for one in DOCUMENTS)
-    assert row_of(found.table("tables-6-7-14"), "POPE", "big")["own prompt"] is not None
+    assert row_of(found.table("tables-6-7-14"), "POPE", "big, own prompt")["score"]
 
 
 def test_a_stop_that_also_asks_how_sure_a_model_is_accepts_only_answers_that_it_is_sure_of(tmp_path: Path) -> None:
