@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from experiments.promise.planted import WANTED, at_the_limit
+from experiments.promise.planted import PROMISE, at_the_limit
 from lmms_eval_mai.reports.calibrate import accepts
 
 Array = npt.NDArray[np.float64]
@@ -45,8 +45,8 @@ def main() -> None:
         for name in samples[0]:
             number = len(samples[0][name])
             false = [
-                sum(any(accepts(one, True, wanted) for one in sample[name]) for sample in samples)
-                for wanted in (WANTED, replace(WANTED, looks=number))
+                sum(any(accepts(one, True, promise) for one in sample[name]) for sample in samples)
+                for promise in (PROMISE, replace(PROMISE, looks=number))
             ]
             shown = [f"{100 * one / given.samples:.1f}" for one in false]
             print(f"| {100 * gain:g} | {name} | {shown[0]} | {shown[1] if number > 1 else ''} |", flush=True)

@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE_DIRECT
 from lmms_eval_mai.reports.calibrate import place_of
-from lmms_eval_mai.reports.losses import THRESHOLDS, Wanted
+from lmms_eval_mai.reports.losses import THRESHOLDS, Promise
 
 Array = npt.NDArray[np.float64]
 IMAGES = 20_000
-WANTED = Wanted(MAI_CONFIDENCE_DIRECT, max_loss=0.01, confidence=0.95, against="full-rt")
+PROMISE = Promise(MAI_CONFIDENCE_DIRECT, max_loss=0.01, confidence=0.95, against="full-rt")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def population(logit: Array, loss: Array, sizes: npt.NDArray[np.int64] | None = 
 def at_the_limit(gain: float, value: float = 1.0) -> Population:
     """All documents have the same probability, and the loss is just above the limit: the test alone decides."""
     gained = int(gain * IMAGES)
-    lost = math.ceil(WANTED.max_loss * IMAGES / value) + gained + 1
+    lost = math.ceil(PROMISE.max_loss * IMAGES / value) + gained + 1
     loss = np.repeat([value, -value, 0.0], [lost, gained, IMAGES - lost - gained])
     return population(np.full(IMAGES, 20.0), loss)
 
@@ -72,7 +72,7 @@ def clusters(sizes: npt.NDArray[np.int64], large_lose: bool) -> Population:
     """Images whose loss is just above the limit, in equal parts at two logits. `large_lose`: the images with the most
     questions lose all of them; else any image loses half of its questions."""
     number, share = len(sizes), 1.0 if large_lose else 0.5
-    lost = math.ceil(WANTED.max_loss * number / share) + 1
+    lost = math.ceil(PROMISE.max_loss * number / share) + 1
     order = np.argsort(-sizes, kind="stable") if large_lose else np.random.default_rng(2).permutation(number)
     of_image = np.zeros(number)
     of_image[order[:lost]] = share
@@ -113,11 +113,11 @@ def row(name: str, planted: Population, number: int, samples: int) -> str:
     random, places = np.random.default_rng(number), []
     for _ in range(samples):
         chosen = random.integers(planted.values.shape[1], size=number)
-        places.append(place_of(planted.values[:, chosen], planted.is_exact, WANTED))
+        places.append(place_of(planted.values[:, chosen], planted.is_exact, PROMISE))
     made = np.array([place for place in places if place is not None], dtype=int)
     refused = 100 * (1 - len(made) / samples)
     true = planted.values.mean(axis=1)[made], planted.per_question[made]
-    false, of_questions = (100 * float((loss > WANTED.max_loss).sum()) / samples for loss in true)
+    false, of_questions = (100 * float((loss > PROMISE.max_loss).sum()) / samples for loss in true)
     test = "exact" if planted.is_exact else "bets"
     return f"| {name} | {test} | {number:,} | {refused:.1f} | {false:.1f} | {of_questions:.1f} |"
 

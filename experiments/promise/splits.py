@@ -11,26 +11,26 @@ import numpy as np
 from lmms_eval_mai.method.methods import METHODS
 from lmms_eval_mai.reports import build
 from lmms_eval_mai.reports.calibrate import place_of
-from lmms_eval_mai.reports.losses import THRESHOLDS, Losses, Wanted, answers, losses
+from lmms_eval_mai.reports.losses import THRESHOLDS, Losses, Promise, losses, replays_of_runs
 
 BASELINE = {"mai_confidence": "full-rt", "mai_confidence_direct": "full-rt", "own_thinking": "large-r"}
 """Name of a method -> its baseline."""
 
 
-def row(name: str, found: Losses, wanted: Wanted, number: int, splits: int) -> str:
+def row(name: str, found: Losses, promise: Promise, number: int, splits: int) -> str:
     """Return the row of one method with `number` documents that choose."""
     random, documents = np.random.default_rng(number), found.values.shape[1]
     places, lost = [], []
     for _ in range(splits):
         order = random.permutation(documents)
-        place = place_of(found.values[:, order[:number]], found.is_exact, wanted)
+        place = place_of(found.values[:, order[:number]], found.is_exact, promise)
         if place is not None:
             places.append(place)
             lost.append(100 * found.values[place, order[number:]].mean())
-    refused = f"| {name} | {wanted.against} | {number:,} | {100 * (1 - len(lost) / splits):.1f} |"
+    refused = f"| {name} | {promise.against} | {number:,} | {100 * (1 - len(lost) / splits):.1f} |"
     if not lost:
         return f"{refused} | | | | |"
-    above = sum(loss > 100 * wanted.max_loss for loss in lost) / splits
+    above = sum(loss > 100 * promise.max_loss for loss in lost) / splits
     middle, exits = THRESHOLDS[int(np.median(places))], 100 * found.first_check[places].mean()
     return f"{refused} {middle:.3g} | {exits:.1f} | {np.mean(lost):.2f} | {max(lost):.2f} | {100 * above:.1f} |"
 
@@ -47,11 +47,11 @@ def main() -> None:
     print("| method | against | n | refused, % | median threshold | exits, % | mean loss | largest | above 1, % |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
     for name in given.methods:
-        wanted = Wanted(METHODS[name], 0.01, 0.95, BASELINE[name])
-        (of,) = answers(runs, wanted)
-        found = losses(runs, of, wanted)
+        promise = Promise(METHODS[name], 0.01, 0.95, BASELINE[name])
+        (replays,) = replays_of_runs(runs, promise)
+        found = losses(runs, replays, promise)
         for number in given.documents:
-            print(row(name, found, wanted, number, given.splits), flush=True)
+            print(row(name, found, promise, number, given.splits), flush=True)
 
 
 if __name__ == "__main__":

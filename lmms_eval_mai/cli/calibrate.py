@@ -16,7 +16,7 @@ from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:
     from lmms_eval_mai.reports.calibrate import Choice
-    from lmms_eval_mai.reports.losses import Wanted
+    from lmms_eval_mai.reports.losses import Promise
     from lmms_eval_mai.reports.runs import Runs
 
 
@@ -53,41 +53,42 @@ def main(given: argparse.Namespace) -> int:
     from lmms_eval_mai.reports.formats import markdown
     from lmms_eval_mai.reports.report import Report
 
-    wanted = _wanted(given)
+    promise = _promise(given)
     runs = build.read(given.folders)
     for gap in runs.gaps:
         tell(gap)
     golds = labels.read(given.labels or ()) if given.labels or given.to_label else None
-    known = losses.answers(runs, wanted, golds)
-    found = [calibrate.choose(losses.losses(runs, one, wanted), wanted) for one in known]
+    each = losses.replays_of_runs(runs, promise, golds)
+    choices = [calibrate.choose(losses.losses(runs, replays, promise), promise) for replays in each]
     if given.to_label is not None:
-        listed = [(one.run, calibrate.to_label(one, choice, wanted)) for one, choice in zip(known, found, strict=True)]
+        pairs = zip(each, choices, strict=True)
+        listed = [(replays.run, calibrate.to_label(replays, choice, promise)) for replays, choice in pairs]
         number = labels.write(given.to_label, listed)
         print(f"Wrote {given.to_label}: {number:,} documents need a gold answer.")
         return 0
-    print(markdown(Report(tuple(calibrate.choice_table(found, wanted)))))
-    for choice in found:
+    print(markdown(Report(tuple(calibrate.choice_table(choices, promise)))))
+    for choice in choices:
         if choice.losses.run.is_part:
             tell(f"{choice.benchmark}: --limit or --offset chose the documents. Kinds that are not here may lose more.")
-        if refused := calibrate.refusal(choice, wanted):
+        if refused := calibrate.refusal(choice, promise):
             tell(refused)
         elif choice.may_go_on:
             tell(f"{choice.benchmark}: more gold answers may lower the threshold. --to_label lists the next documents.")
-    chosen = [choice for choice in found if choice.threshold is not None]
+    chosen = [choice for choice in choices if choice.threshold is not None]
     if not chosen:
         return 1
-    promise = calibrate.promise(wanted, chosen)
-    _write(given.output, wanted, found, runs, promise)
-    print(f"{promise}\n\nWrote {given.output}. Paste:\n\n  method={given.method},min_confidence={given.output}")
+    sentence = calibrate.promised(promise, chosen)
+    _write(given.output, promise, choices, runs, sentence)
+    print(f"{sentence}\n\nWrote {given.output}. Paste:\n\n  method={given.method},min_confidence={given.output}")
     for choice in chosen:
         print(f"  method={given.method},min_confidence={choice.threshold!r}    for {choice.benchmark} only")
     return 0
 
 
-def _wanted(given: argparse.Namespace) -> "Wanted":
+def _promise(given: argparse.Namespace) -> "Promise":
     """Return the promise that the options ask for. Raises `ArgumentError`."""
     from lmms_eval_mai.method import files
-    from lmms_eval_mai.reports.losses import Wanted
+    from lmms_eval_mai.reports.losses import Promise
 
     if not 0 < given.max_loss < 100:
         raise ArgumentError(f"--max_loss {given.max_loss:g} is invalid: expected points above 0 and below 100.")
@@ -100,7 +101,7 @@ def _wanted(given: argparse.Namespace) -> "Wanted":
         raise ArgumentError(f"--method {given.method} must have one stop with `sure` and no threshold of its own.")
     if given.loss == "answers" and (given.labels or given.to_label):
         raise ArgumentError("--loss answers needs no gold answers: leave --labels and --to_label out.")
-    return Wanted(
+    return Promise(
         method=method,
         max_loss=given.max_loss / 100,
         confidence=given.confidence,
@@ -110,30 +111,30 @@ def _wanted(given: argparse.Namespace) -> "Wanted":
     )
 
 
-def _write(file: Path, wanted: "Wanted", found: "list[Choice]", runs: "Runs", promise: str) -> None:
+def _write(file: Path, promise: "Promise", choices: "list[Choice]", runs: "Runs", sentence: str) -> None:
     """Write the file for `min_confidence`. It keeps the thresholds of other methods. Raises `ArgumentError`."""
     from lmms_eval_mai.contract import SIDES
-    from lmms_eval_mai.reports.losses import models
     from lmms_eval_mai.run import calibration
 
-    run = found[0].losses.run
-    images = {image for one in found for of_one in one.losses.run.samples.images.dropna() for image in of_one}
-    of_run = {side: model for side, model in zip(SIDES, models(runs, run), strict=True) if model}
+    run = choices[0].losses.run
+    documents = [images for choice in choices for images in choice.losses.run.samples.images.dropna()]
+    images = {image for of_document in documents for image in of_document}
+    of_run = {side: model for side, model in zip(SIDES, runs.pair(run), strict=True) if model}
     chosen = calibration.Calibrated(
-        wanted.method,
-        {choice.benchmark: choice.threshold for choice in found if choice.threshold is not None},
-        promise,
-        {choice.benchmark: choice.losses.documents for choice in found},
+        promise.method,
+        {choice.benchmark: choice.threshold for choice in choices if choice.threshold is not None},
+        sentence,
+        {choice.benchmark: choice.losses.documents for choice in choices},
         run.setup.of_replays.variant or run.setup.think,
     )
     nothing = calibration.Calibration({}, {})
     earlier = calibration.read(str(file)) if file.exists() else nothing
-    kept = earlier if earlier.methods.keys() - {wanted.method.name} else nothing
-    for known, new in ((kept.models, of_run), (kept.engines, run.engines)):
-        if any(known.get(side, value) != value for side, value in new.items()):
+    kept = earlier if earlier.methods.keys() - {promise.method.name} else nothing
+    for before, new in ((kept.models, of_run), (kept.engines, run.engines)):
+        if any(before.get(side, value) != value for side, value in new.items()):
             raise ArgumentError(f"--output {file} has thresholds of other models or engines: give another file.")
     written = calibration.Calibration(
-        {**kept.methods, wanted.method.name: chosen},
+        {**kept.methods, promise.method.name: chosen},
         {**kept.models, **of_run},
         {**kept.engines, **run.engines},
         tuple(sorted(images | {*kept.images})),

@@ -18,7 +18,7 @@ import pandas as pd
 
 from lmms_eval_mai import statistics
 from lmms_eval_mai.reports import metrics
-from lmms_eval_mai.reports.losses import THRESHOLDS, Answers, Losses, Wanted
+from lmms_eval_mai.reports.losses import THRESHOLDS, Losses, Promise, Replays
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.report import Column, Estimate, Table, table
 from lmms_eval_mai.statistics import Array
@@ -46,7 +46,7 @@ class Choice:
     def may_go_on(self) -> bool:
         """Whether more gold answers may lower the threshold: no test has failed before the first missing one."""
         tested = 0 if self.place is None else self.place + 1
-        return tested == self.losses.known < len(THRESHOLDS)
+        return tested == self.losses.labelled < len(THRESHOLDS)
 
     @property
     def loss(self) -> Estimate:
@@ -78,42 +78,42 @@ class Choice:
         return Estimate(value, self.losses.documents, value - half, value + half)
 
 
-def accepts(losses: Array, is_exact: bool, wanted: Wanted) -> bool:
+def accepts(losses: Array, is_exact: bool, promise: Promise) -> bool:
     """Return whether these losses, one for each image, show that the expected loss is at most `max_loss`."""
-    if losses.mean() > wanted.max_loss:  # bets may have been won before the losses came
+    if losses.mean() > promise.max_loss:  # bets may have been won before the losses came
         return False
     if is_exact:
         worse, better = int((losses > 0).sum()), int((losses < 0).sum())
-        return statistics.paired_loss_p_value(worse, better, len(losses), wanted.max_loss) <= wanted.level
-    return statistics.betting_p_value(losses, wanted.max_loss) <= wanted.level
+        return statistics.paired_loss_p_value(worse, better, len(losses), promise.max_loss) <= promise.level
+    return statistics.betting_p_value(losses, promise.max_loss) <= promise.level
 
 
-def place_of(values: Array, is_exact: bool, wanted: Wanted) -> int | None:
+def place_of(values: Array, is_exact: bool, promise: Promise) -> int | None:
     """Return the place of the last threshold before a test fails. None: the first one fails. `values`: threshold x
     image."""
     place = None
     for number, losses in enumerate(values):
-        if not accepts(losses, is_exact, wanted):
+        if not accepts(losses, is_exact, promise):
             break
         place = number
     return place
 
 
-def choose(losses: Losses, wanted: Wanted) -> Choice:
+def choose(losses: Losses, promise: Promise) -> Choice:
     """Return the cheapest threshold that keeps the promise. The tests end before the first threshold that needs a
     missing gold answer: a sequence of tests that ends early promises less often, never too much."""
-    return Choice(losses, place_of(losses.values[: losses.known], losses.is_exact, wanted))
+    return Choice(losses, place_of(losses.values[: losses.labelled], losses.is_exact, promise))
 
 
-def to_label(of: Answers, choice: Choice, wanted: Wanted) -> pd.DataFrame:
+def to_label(replays: Replays, choice: Choice, promise: Promise) -> pd.DataFrame:
     """Return the answers to the documents that need a gold answer next: those that differ at the next thresholds, down
     to the one with which they are at least twice as many as the allowed loss. Empty: more cannot lower the threshold.
     """
-    places = of.unlabelled.sort_values()
-    answers = pd.DataFrame({name: getattr(of, name).answer for name in ("cheapest", "never", "baseline")})
+    places = replays.unlabelled.sort_values()
+    answers = pd.DataFrame({name: getattr(replays, name).answer for name in ("cheapest", "never", "baseline")})
     if not choice.may_go_on:
         return answers.loc[[]]
-    number = min(math.ceil(2 * wanted.max_loss * choice.losses.documents), len(places))
+    number = min(math.ceil(2 * promise.max_loss * choice.losses.documents), len(places))
     return answers.loc[places.index[places <= places.iloc[number - 1]]]
 
 
@@ -122,30 +122,30 @@ def points(value: float) -> str:
     return f"{value:g} point" if value == 1 else f"{value:g} points"
 
 
-def promise(wanted: Wanted, found: Sequence[Choice]) -> str:
+def promised(promise: Promise, choices: Sequence[Choice]) -> str:
     """Return what the thresholds promise, as a sentence or two."""
-    several = any(one.losses.values.shape[1] < one.losses.documents for one in found)
+    several = any(choice.losses.values.shape[1] < choice.losses.documents for choice in choices)
     unit = " per image (the mean over the questions about it)" if several else ""
-    if wanted.loss == "answers":
-        bound = (
-            f"share of answers{unit} that differ from those of {wanted.baseline} is at most {100 * wanted.max_loss:g}%"
-        )
-    else:
-        bound = f"score{unit} is at most {points(100 * wanted.max_loss)} below that of {wanted.baseline}"
-    looks = f"{wanted.looks} looks together (each benchmark is one)" if wanted.looks > 1 else "each threshold by itself"
-    pope = " On POPE, the score is the accuracy, not F1." if any(one.benchmark == "pope" for one in found) else ""
+    share, baseline = 100 * promise.max_loss, promise.baseline
+    bound = f"score{unit} is at most {points(share)} below that of {baseline}"
+    if promise.loss == "answers":
+        bound = f"share of answers{unit} that differ from those of {baseline} is at most {share:g}%"
+    looks = "each threshold by itself"
+    if promise.looks > 1:
+        looks = f"{promise.looks} looks together (each benchmark is one)"
+    is_pope = any(choice.benchmark == "pope" for choice in choices)
     return (
-        f"With a confidence of {100 * wanted.confidence:g}%, the expected {bound} on other documents of the same kinds "
-        f"in the same shares. This holds for {looks}, for this pair of models, and not for the documents that chose it."
-        f"{pope}"
+        f"With a confidence of {100 * promise.confidence:g}%, the expected {bound} on other documents of the same "
+        f"kinds in the same shares. This holds for {looks}, for this pair of models, and not for the documents that "
+        f"chose it.{' On POPE, the score is the accuracy, not F1.' * is_pope}"
     )
 
 
-def refusal(choice: Choice, wanted: Wanted) -> str | None:
+def refusal(choice: Choice, promise: Promise) -> str | None:
     """Return why no threshold keeps the promise, as a sentence. None: one does."""
     if choice.place is not None:
         return None
-    if not choice.losses.known:
+    if not choice.losses.labelled:
         return (
             f"{benchmark_name(choice.benchmark)}: --labels has not all gold answers that the safest threshold needs. "
             "--to_label writes the missing ones."
@@ -153,25 +153,25 @@ def refusal(choice: Choice, wanted: Wanted) -> str | None:
     documents, images = choice.losses.documents, choice.losses.values.shape[1]
     shown = f"{documents:,} documents" + (f" about {images:,} images" if images < documents else "")
     again = "To look N times, decide so before the first look, and give --looks N each time."
-    if wanted.looks > 1:
-        again = f"--looks {wanted.looks} allows {wanted.looks} looks in all, also at these documents with others."
+    if promise.looks > 1:
+        again = f"--looks {promise.looks} allows {promise.looks} looks in all, also at these documents with others."
     return (
         f"{benchmark_name(choice.benchmark)}: {shown} cannot promise a loss of at most "
-        f"{points(100 * wanted.max_loss)} with a confidence of {100 * wanted.confidence:g}%. The safest threshold "
+        f"{points(100 * promise.max_loss)} with a confidence of {100 * promise.confidence:g}%. The safest threshold "
         f"loses {choice.loss.value:.2f} points here. The method, the loss and the number of documents must be decided "
         f"before: each further look at these documents may promise falsely. Calibrate with other documents. {again}"
     )
 
 
-def choice_table(found: Sequence[Choice], wanted: Wanted) -> Iterator[Table]:
+def choice_table(choices: Sequence[Choice], promise: Promise) -> Iterator[Table]:
     """Yield the thresholds with their loss and their cost on the documents that chose them."""
-    lost = "differs from" if wanted.loss == "answers" else "loss against"
+    lost = "differs from" if promise.loss == "answers" else "loss against"
     columns: list[Column[Choice]] = [
         Column("benchmark", "text", 0, lambda row: benchmark_name(row.benchmark)),
         Column("documents", "count", 0, lambda row: row.losses.documents),
         Column("images", "count", 0, lambda row: row.losses.values.shape[1]),
         Column("min_confidence", "text", 0, lambda row: None if row.threshold is None else repr(row.threshold)),
-        Column(f"{lost} {wanted.baseline}, points", "percent", 2, lambda row: row.loss),
+        Column(f"{lost} {promise.baseline}, points", "percent", 2, lambda row: row.loss),
         Column("first check, %", "percent", 1, lambda row: row.exits),
         Column("output tokens", "number", 1, lambda row: row.tokens),
         Column("large R minus Full RT, points", "percent", 2, lambda row: row.losses.distance),
@@ -180,7 +180,7 @@ def choice_table(found: Sequence[Choice], wanted: Wanted) -> Iterator[Table]:
         "The loss has its paired 95% interval. The exits have the 95% band that holds for all thresholds at once "
         "(DKW), and the output tokens are those at its ends."
     ]
-    if any(choice.place is None for choice in found):
+    if any(choice.place is None for choice in choices):
         notes.append("Without a threshold, the row is that of the safest one.")
-    rows = [choice for choice in found if choice.losses.known]
+    rows = [choice for choice in choices if choice.losses.labelled]
     return table("calibration", "The cheapest thresholds that keep the promise", columns, rows, notes)

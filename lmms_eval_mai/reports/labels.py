@@ -15,7 +15,7 @@ import pandas as pd
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, benchmark_of, golds_of
 from lmms_eval_mai.reports.folders import Run, records
-from lmms_eval_mai.reports.replay import Known
+from lmms_eval_mai.reports.replay import CallFrames
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Labels:
     gold: dict[tuple[str, int], str]
     """Benchmark and document -> the gold answer, in the form in which lmms-eval logs it."""
 
-    def scored(self, run: Run, known: Known) -> Known:
+    def scored(self, run: Run, frames: CallFrames) -> CallFrames:
         """Return the calls with the scores of their answers: those of documents without a label are all 0."""
         golds = {doc_id: self.gold.get((run.benchmark, doc_id)) for doc_id in run.samples.index}
         return {
             name: frame.assign(
                 score=[_score(run.benchmark, text, golds[doc_id]) for doc_id, text in frame.parsed.items()]
             )
-            for name, frame in known.items()
+            for name, frame in frames.items()
         }
 
     def missing(self, run: Run, documents: pd.Series) -> pd.Series:
@@ -84,4 +84,4 @@ def _score(benchmark: str, answer: str | None, gold: str | None) -> float:
     score = benchmark_of(benchmark).score_of(answer, gold)
     if score is not None:
         return score
-    return float(answer.strip().lower() in [one.strip().lower() for one in golds_of(gold)])
+    return float(answer.strip().lower() in [text.strip().lower() for text in golds_of(gold)])

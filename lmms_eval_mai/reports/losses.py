@@ -4,7 +4,7 @@ Nothing is run: the finished runs have all calls that any threshold needs (`repl
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,9 +19,9 @@ from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.labels import Labels
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.replay import Known, agree, calls_of, replay, tokens
+from lmms_eval_mai.reports.replay import CallFrames, agree, calls_of, replay, tokens
 from lmms_eval_mai.reports.report import Estimate
-from lmms_eval_mai.reports.rules import has_rules, is_of_large
+from lmms_eval_mai.reports.rules import has_rules
 from lmms_eval_mai.reports.runs import Runs
 from lmms_eval_mai.statistics import Array
 
@@ -45,8 +45,8 @@ BASELINES = {
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The method whose threshold is wanted, and the promise."""
+class Promise:
+    """What is promised about a method whose threshold is to be chosen."""
 
     method: Method
     max_loss: float
@@ -76,12 +76,12 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Answers:
+class Replays:
     """The answers to the documents of one benchmark. Frames are results of `replay`."""
 
     run: Run
     """The run whose documents these are."""
-    known: Known
+    frames: CallFrames
     sure: pd.DataFrame
     """The calls whose probability decides."""
     short_tokens: pd.Series
@@ -113,29 +113,29 @@ class Losses:
     """Output tokens of both models for one document."""
     later_tokens: float
     """Those after the first check, if no document finishes there."""
-    known: int
+    labelled: int
     """The number of thresholds whose values are known: those before the first one that needs a missing gold answer."""
     distance: Estimate | None
     """The score of large R minus that of Full RT, in points. None: one of them is not known."""
 
 
-def answers(runs: Runs, wanted: Wanted, labels: Labels | None = None) -> list[Answers]:
+def replays_of_runs(runs: Runs, promise: Promise, labels: Labels | None = None) -> list[Replays]:
     """Return the answers of each benchmark with all calls. `labels`: the only gold answers; None: the runs have scores.
 
     Raises `ArgumentError` if there are none, several cascades on a benchmark, several pairs, or unknown images.
     """
-    found: dict[str, Answers] = {}
+    by_benchmark: dict[str, Replays] = {}
     missing = []
-    for run in _bases(runs, is_scored=wanted.loss == "score" and labels is None):
-        known = runs.known(run)
+    for run in _bases(runs, is_scored=promise.loss == "score" and labels is None):
+        frames = runs.call_frames(run)
         if labels is not None:
-            known = labels.scored(run, known)
-        elif wanted.loss == "answers":
-            known = {name: frame.assign(score=0.0) for name, frame in known.items()}
-        of_run = _answers(run, known, wanted, has_scores=labels is None and wanted.loss == "score")
-        if of_run is None:
+            frames = labels.scored(run, frames)
+        elif promise.loss == "answers":
+            frames = {name: frame.assign(score=0.0) for name, frame in frames.items()}
+        replays = _replays(run, frames, promise, has_scores=labels is None and promise.loss == "score")
+        if replays is None:
             missing.append(runs.name(run.setup))
-        elif run.benchmark in found:
+        elif run.benchmark in by_benchmark:
             raise ArgumentError(
                 f"There are several cascades on {benchmark_name(run.benchmark)}. Give the folders of one cascade and "
                 "of its baselines."
@@ -143,120 +143,116 @@ def answers(runs: Runs, wanted: Wanted, labels: Labels | None = None) -> list[An
         else:
             _check_images(run)
             if labels is not None:
-                of_run = replace(of_run, unlabelled=labels.missing(run, first_difference(of_run)))
-            found[run.benchmark] = of_run
-    pairs = {models(runs, one.run) for one in found.values()}
+                replays = replace(replays, unlabelled=labels.missing(run, first_difference(replays)))
+            by_benchmark[run.benchmark] = replays
+    pairs = {runs.pair(replays.run) for replays in by_benchmark.values()}
     if len(pairs) > 1:
         shown = "; ".join(f"{small} and {large}" for small, large in sorted(pairs))
         raise ArgumentError(f"The cascades have different models ({shown}). Give the folders of one pair.")
-    if not found:
-        raise ArgumentError(_what_is_needed(wanted, missing))
-    return list(found.values())
+    if not by_benchmark:
+        raise ArgumentError(_what_is_needed(promise, missing))
+    return list(by_benchmark.values())
 
 
-def models(runs: Runs, run: Run) -> tuple[str, str]:
-    """Return the small and the large model. The small one is empty if no run has one."""
-    full_rt = runs.full_rt(run)
-    return run.setup.small or (full_rt.setup.small if full_rt else ""), run.setup.model
-
-
-def first_difference(of: Answers) -> pd.Series:
+def first_difference(replays: Replays) -> pd.Series:
     """Return the place of the first threshold at which the answer to a document is another text than that of the
     baseline. Before it, both have the same score. Documents without such a threshold are left out."""
-    cheapest, never, baseline = (one.answer.fillna("") for one in (of.cheapest, of.never, of.baseline))
-    passed = np.searchsorted([-math.log(p) for p in THRESHOLDS], -of.sure.answer_logprob)  # the first of them
-    places = pd.Series(passed, index=of.sure.index).mask(never != baseline, 0)
+    cheapest, never, baseline = (
+        frame.answer.fillna("") for frame in (replays.cheapest, replays.never, replays.baseline)
+    )
+    passed = np.searchsorted([-math.log(p) for p in THRESHOLDS], -replays.sure.answer_logprob)  # the first of them
+    places = pd.Series(passed, index=replays.sure.index).mask(never != baseline, 0)
     return places[(cheapest != baseline) | (never != baseline)]
 
 
-def losses(runs: Runs, of: Answers, wanted: Wanted) -> Losses:
+def losses(runs: Runs, replays: Replays, promise: Promise) -> Losses:
     """Return what the cascade loses against the baseline."""
-    cheapest, never, base = of.cheapest.score, of.never.score, of.baseline.score
-    if wanted.loss == "answers":
-        cheapest, never = (_same(of, one, wanted) for one in (of.cheapest, of.never))
-        base = pd.Series(1.0, index=base.index)
-    samples = of.run.samples
-    theirs = metrics.units(samples.assign(score=base))
-    places = metrics.places_of(theirs.index, runs.clusters(of.run))
-    images = np.arange(len(theirs)) if places is None else pd.factorize(places)[0]
-    first = of.cheapest.exit == wanted.stop.exit
-    of_cheapest, of_never = tokens(of.cheapest), tokens(of.never)
+    cheapest, never, baseline = replays.cheapest.score, replays.never.score, replays.baseline.score
+    if promise.loss == "answers":
+        cheapest, never = (_same(replays, frame, promise) for frame in (replays.cheapest, replays.never))
+        baseline = pd.Series(1.0, index=baseline.index)
+    samples = replays.run.samples
+    of_baseline = metrics.units(samples.assign(score=baseline))
+    places = metrics.places_of(of_baseline.index, runs.clusters(replays.run))
+    images = np.arange(len(of_baseline)) if places is None else pd.factorize(places)[0]
+    first = replays.cheapest.exit == promise.stop.exit
+    cheapest_tokens, never_tokens = tokens(replays.cheapest), tokens(replays.never)
     values, shares, spent = [], [], []
     for threshold in THRESHOLDS:
-        passed = first & of.sure.answer_logprob.ge(math.log(threshold))
-        lost = theirs - metrics.units(samples.assign(score=cheapest.where(passed, never)))
+        passed = first & replays.sure.answer_logprob.ge(math.log(threshold))
+        lost = of_baseline - metrics.units(samples.assign(score=cheapest.where(passed, never)))
         values.append(np.bincount(images, lost) / np.bincount(images))
         shares.append(float(passed.mean()))
-        spent.append(float(of_cheapest.where(passed, of_never).mean()))
-    is_anls = of.run.benchmark == "infovqa_val" and wanted.loss == "score"  # a few labelled scores may be 0 or 1
+        spent.append(float(cheapest_tokens.where(passed, never_tokens).mean()))
+    # A few labelled scores of ANLS may be 0 or 1.
+    is_anls = replays.run.benchmark == "infovqa_val" and promise.loss == "score"
+    scores = np.concatenate([baseline, cheapest, never])
     return Losses(
-        run=of.run,
-        documents=len(of.sure),
+        run=replays.run,
+        documents=len(replays.sure),
         values=np.array(values),
-        is_exact=places is None
-        and not is_anls
-        and statistics.is_right_or_wrong(np.concatenate([base, cheapest, never])),
+        is_exact=places is None and not is_anls and statistics.is_right_or_wrong(scores),
         first_check=np.array(shares),
         tokens=np.array(spent),
-        later_tokens=float((of_never - of.short_tokens).mean()),
-        known=int(of.unlabelled.min()) if len(of.unlabelled) else len(THRESHOLDS),
-        distance=_distance(runs, of),
+        later_tokens=float((never_tokens - replays.short_tokens).mean()),
+        labelled=int(replays.unlabelled.min()) if len(replays.unlabelled) else len(THRESHOLDS),
+        distance=_distance(runs, replays),
     )
 
 
-def _bases(runs: Runs, is_scored: bool) -> Iterator[Run]:
-    """Yield a run of each pair on each benchmark: a cascade, or else a model alone, whose calls others complete."""
-    cascades = [run for run in runs.bases(is_scored) if has_rules(run) or run.benchmark == GENERIC.name]
-    yield from cascades
-    benchmarks, done = {one.benchmark for one in cascades}, set()
-    for run in (*runs.of("own"), *runs.of("alone")):
-        model = (run.benchmark, run.setup.model, run.setup.decoding)
-        if run.benchmark in benchmarks or model in done or not is_of_large(run):
-            continue
-        if run.setup.prompt in ("S", "R", "N", "own prompt") and "large.simple" in runs.known(run):
-            done.add(model)
-            yield run
+def _bases(runs: Runs, is_scored: bool) -> list[Run]:
+    """Return a run of each pair on each benchmark: a cascade, or else a run of the large model, which others
+    complete."""
+    bases = runs.bases("cascade", is_scored=is_scored)
+    cascades = [run for run in bases if has_rules(run) or run.benchmark == GENERIC.name]
+    benchmarks = {run.benchmark for run in cascades}
+    others = runs.bases("own", "alone", is_scored=is_scored)
+    return [*cascades, *(run for run in others if run.benchmark not in benchmarks)]
 
 
-def _answers(run: Run, known: Known, wanted: Wanted, has_scores: bool) -> Answers | None:
+def _replays(run: Run, frames: CallFrames, promise: Promise, has_scores: bool) -> Replays | None:
     """Return the answers to the documents of a run. None: a call is missing."""
-    base = BASELINES[wanted.against][1]
-    setup = run.setup.of_replays
-    made = [replay(wanted.method, known, setup, run.benchmark, run.rules, one) for one in (THRESHOLDS[-1], NEVER)]
-    baseline = replay(base, known, setup, run.benchmark, run.rules, None)
-    calls = calls_of(wanted.method, setup)
-    sure = known.get(calls[wanted.stop.sure].answer)
-    cheapest, never = made
+    setup, method = run.setup.of_replays, promise.method
+    calls = calls_of(method, setup)
+    sure = frames.get(calls[promise.stop.sure].answer)
+    cheapest, never, baseline = (
+        replay(steps, frames, setup, run.benchmark, run.rules, threshold)
+        for steps, threshold in (
+            (method, THRESHOLDS[-1]),
+            (method, NEVER),
+            (BASELINES[promise.against][1], None),
+        )
+    )
     if cheapest is None or never is None or baseline is None or sure is None or sure.answer_logprob.isna().all():
         return None
-    steps = wanted.method.steps[: wanted.method.steps.index(wanted.stop)]
+    steps = method.steps[: method.steps.index(promise.stop)]
     before = [name for step in steps for ask in asks_of(step) for name in calls[ask.name].needed]
-    short: pd.Series = sum(known[name].output_tokens.fillna(0) for name in before)
+    short: pd.Series = sum(frames[name].output_tokens.fillna(0) for name in before)
     nothing = pd.Series(dtype=int)
-    return Answers(run, known, sure, short, cheapest, never, baseline, has_scores, nothing)
+    return Replays(run, frames, sure, short, cheapest, never, baseline, has_scores, nothing)
 
 
-def _same(of: Answers, made: pd.DataFrame, wanted: Wanted) -> pd.Series:
+def _same(replays: Replays, documents: pd.DataFrame, promise: Promise) -> pd.Series:
     """Return 1 where the answer is the same as that of the baseline, by the benchmark's own rule, else 0. The exit
     tells whether both are one call."""
-    last = BASELINES[wanted.against][1].stops[-1].answer
-    one_call = made.exit.isin([stop.exit for stop in wanted.method.stops if stop.answer == last])
-    same = agree(of.run.benchmark, made.answer, of.baseline.answer, of.run.rules)
+    last = BASELINES[promise.against][1].stops[-1].answer
+    one_call = documents.exit.isin([stop.exit for stop in promise.method.stops if stop.answer == last])
+    same = agree(replays.run.benchmark, documents.answer, replays.baseline.answer, replays.run.rules)
     return (one_call | same).astype(float)
 
 
-def _distance(runs: Runs, of: Answers) -> Estimate | None:
+def _distance(runs: Runs, replays: Replays) -> Estimate | None:
     """Return the score of large R minus that of Full RT, in points. None: one of them is not known."""
-    run = of.run
-    found = [
-        replay(method, of.known, run.setup.of_replays, run.benchmark, run.rules, None)
+    run = replays.run
+    full_rt, large_r = (
+        replay(method, replays.frames, run.setup.of_replays, run.benchmark, run.rules, None)
         for _, method in BASELINES.values()
-    ]
-    if not of.has_scores or run.samples.score.isna().any() or any(one is None for one in found):
+    )
+    if not replays.has_scores or run.samples.score.isna().any() or full_rt is None or large_r is None:
         return None
-    full_rt, large_r = (metrics.plain(one.score) for one in found if one is not None)
-    compared = metrics.compare(large_r, full_rt, "", runs.clusters(run), is_tested=False)
-    return None if compared is None else compared.difference
+    scores = metrics.plain(large_r.score), metrics.plain(full_rt.score)
+    comparison = metrics.compare(*scores, "", runs.clusters(run), is_tested=False)
+    return None if comparison is None else comparison.difference
 
 
 def _check_images(run: Run) -> None:
@@ -269,9 +265,9 @@ def _check_images(run: Run) -> None:
         )
 
 
-def _what_is_needed(wanted: Wanted, missing: Sequence[str]) -> str:
+def _what_is_needed(promise: Promise, missing: Sequence[str]) -> str:
     named = f" of {', '.join(missing)}" if missing else ""
-    asked = ", ".join(dict.fromkeys(ask.name for ask in (*wanted.method.asks, *BASELINES[wanted.against][1].asks)))
+    asked = ", ".join(dict.fromkeys(ask.name for ask in (*promise.method.asks, *BASELINES[promise.against][1].asks)))
     return (
         f"No documents{named} have all the calls ({asked}): give the folders of runs that made them on the same "
         "documents, with the same models, by an engine that reports log-probabilities, and with --log_samples. Runs of "

@@ -15,13 +15,13 @@ import pandas as pd
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.method.agreement import AgreementRules
-from lmms_eval_mai.method.agreement import agree as agree_one
+from lmms_eval_mai.method.agreement import agree as agree_two
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import IN_TWO_STAGES, Method, Stop, asks_of, prompt_of
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.setups import Setup
 
-Known = Mapping[str, pd.DataFrame]
+CallFrames = Mapping[str, pd.DataFrame]
 """Name of a call, such as `small.think` or `large.transfer(small.think)` -> the columns of `rows.CALLS`, and the
 `score` of its answer, by document. Documents without such a call are missing."""
 
@@ -44,18 +44,19 @@ class Calls:
 
 def calls_of(method: Method, setup: Setup) -> dict[str, Calls]:
     """Return the calls of each `Ask` of a method by its name."""
-    found: dict[str, Calls] = {}
+    by_ask: dict[str, Calls] = {}
     for ask in method.asks:
         prompt = prompt_of(ask, setup.variant, setup.think)
         name = f"{ask.side}.{prompt}"
         if prompt == "transfer":
-            of = found[ask.of].thinking
-            found[ask.name] = Calls(f"{name}({of})", f"{name}({of})", (f"{ask.side}.score({of})",))
+            thinking = by_ask[ask.of].thinking
+            call = f"{name}({thinking})"
+            by_ask[ask.name] = Calls(call, call, (f"{ask.side}.score({thinking})",))
         elif prompt in IN_TWO_STAGES and setup.two_stage and method.is_answer_used(ask):
-            found[ask.name] = Calls(name, f"{ask.side}.stage2({name})")
+            by_ask[ask.name] = Calls(name, f"{ask.side}.stage2({name})")
         else:
-            found[ask.name] = Calls(name, name)
-    return found
+            by_ask[ask.name] = Calls(name, name)
+    return by_ask
 
 
 @functools.cache
@@ -65,23 +66,22 @@ def calls_of_run(run: Run) -> dict[str, pd.DataFrame]:
     names = run.calls.side.str.cat(run.calls.prompt, ".")
     names = names.where(run.calls.of.isna(), names + "(" + run.calls.of.fillna("") + ")")
     answers = calls_of(run.setup.method, run.setup)
-    of_exit = {stop.exit: answers[stop.answer].answer for stop in run.setup.method.stops}
-    final = run.samples.exit.map(of_exit)
+    final = run.samples.exit.map({stop.exit: answers[stop.answer].answer for stop in run.setup.method.stops})
     if run.setup.kind == "alone":  # its exit has any name
         final = names.groupby(run.calls.doc_id).last().reindex(run.samples.index)
-    benchmark, found = benchmark_of(run.benchmark), {}
+    benchmark, frames = benchmark_of(run.benchmark), {}
     for name, rows in run.calls.groupby(names, sort=False):
         frame = rows.set_index("doc_id")
         pairs = zip(frame.parsed, run.samples.target[frame.index], strict=True)
-        scores = pd.Series([benchmark.score_of(*one) for one in pairs], index=frame.index, dtype=float)
+        scores = pd.Series([benchmark.score_of(*pair) for pair in pairs], index=frame.index, dtype=float)
         is_final = final[frame.index] == name
-        found[str(name)] = frame.assign(score=scores.where(~is_final, run.samples.score[frame.index]))
-    return found
+        frames[str(name)] = frame.assign(score=scores.where(~is_final, run.samples.score[frame.index]))
+    return frames
 
 
-def known_calls(run: Run, others: Iterator[Run], small: str, large: str) -> Known:
+def known_calls(run: Run, others: Iterator[Run], small: str, large: str) -> CallFrames:
     """Return the calls on the documents of a run: its own, and what other runs add. `small`, `large`: the models."""
-    found: dict[str, pd.DataFrame] = {}
+    frames: dict[str, pd.DataFrame] = {}
     for other in (run, *others):
         if other.setup.decoding_of_others != run.setup.decoding_of_others:
             continue
@@ -102,56 +102,49 @@ def known_calls(run: Run, others: Iterator[Run], small: str, large: str) -> Know
                 continue
             name = f"{roles[side]}.{prompt}"
             new = frame[same.reindex(frame.index, fill_value=False)]
-            if name in found:
-                new = pd.concat([found[name], new.loc[new.index.difference(found[name].index)]])
-            found[name] = new
-    return {name: frame.reindex(run.samples.index) for name, frame in found.items()}
+            if name in frames:
+                new = pd.concat([frames[name], new.loc[new.index.difference(frames[name].index)]])
+            frames[name] = new
+    return {name: frame.reindex(run.samples.index) for name, frame in frames.items()}
 
 
 def replay(
-    method: Method, known: Known, setup: Setup, benchmark: str, rules: AgreementRules, threshold: float | None
+    method: Method, frames: CallFrames, setup: Setup, benchmark: str, rules: AgreementRules, threshold: float | None
 ) -> pd.DataFrame | None:
     """Return `exit`, `answer` (parsed), `score`, `small_tokens` and `large_tokens` of each document. None: one lacks a
     call. `setup`: that of the run whose documents these are. `threshold`: of stops without one of their own."""
     calls = calls_of(method, setup)
-    index = next(iter(known.values())).index
-    nothing = next(iter(known.values())).iloc[:0].reindex(index)  # perhaps no document needs the call
-    known = {**dict.fromkeys((name for one in calls.values() for name in one.needed), nothing), **known}
+    index = next(iter(frames.values())).index
+    nothing = next(iter(frames.values())).iloc[:0].reindex(index)  # perhaps no document needs the call
+    frames = {**dict.fromkeys((name for names in calls.values() for name in names.needed), nothing), **frames}
     open_ = pd.Series(True, index=index)
     empty = {"exit": None, "answer": None, "score": np.nan, "small_tokens": 0.0, "large_tokens": 0.0}
-    made = pd.DataFrame(empty, index)
+    documents = pd.DataFrame(empty, index)
     counted: set[str] = set()
     for step in method.steps:
         if isinstance(step, Stop):
-            if step.sure and _lacks_probability(known[calls[step.sure].answer][open_]):
+            if step.sure and _lacks_probability(frames[calls[step.sure].answer][open_]):
                 return None
-            done = open_ & _stops(step, calls, known, benchmark, rules, threshold)
-            answer = known[calls[step.answer].answer]
-            made.loc[done, "exit"] = step.exit
-            made.loc[done, "answer"] = answer.parsed[done]
-            made.loc[done, "score"] = answer.score[done]
+            done = open_.copy()
+            if step.agree:
+                a, b = (frames[calls[name].answer].parsed for name in step.agree)
+                done &= agree(benchmark, a, b, rules)
+            if step.sure:
+                done &= _is_sure(step, calls, frames, threshold)
+            answer = frames[calls[step.answer].answer]
+            documents.loc[done, "exit"] = step.exit
+            documents.loc[done, "answer"] = answer.parsed[done]
+            documents.loc[done, "score"] = answer.score[done]
             open_ &= ~done
         for ask in asks_of(step):
-            made[f"{ask.side}_tokens"] += _tokens(calls[ask.name], known, counted).where(open_, 0)
-    return None if made.drop(columns=["exit", "answer"]).isna().any(axis=None) else made
+            documents[f"{ask.side}_tokens"] += _tokens(calls[ask.name], frames, counted).where(open_, 0)
+    return None if documents.drop(columns=["exit", "answer"]).isna().any(axis=None) else documents
 
 
-def _stops(
-    stop: Stop, calls: Mapping[str, Calls], known: Known, benchmark: str, rules: AgreementRules, threshold: float | None
-) -> pd.Series:
-    """Return whether the conditions of a stop hold, for each document."""
-    index = next(iter(known.values())).index
-    done = pd.Series(True, index=index)
-    if stop.agree:
-        a, b = (known[calls[name].answer].parsed for name in stop.agree)
-        done &= agree(benchmark, a, b, rules)
-    return done & _is_sure(stop, calls, known, threshold) if stop.sure else done
-
-
-def _is_sure(stop: Stop, calls: Mapping[str, Calls], known: Known, threshold: float | None) -> pd.Series:
+def _is_sure(stop: Stop, calls: Mapping[str, Calls], frames: CallFrames, threshold: float | None) -> pd.Series:
     """Return whether the answer of a stop that asks for it is probable enough, for each document."""
     least = stop.min_confidence if stop.min_confidence is not None else threshold
-    answer = known[calls[stop.sure].answer]
+    answer = frames[calls[stop.sure].answer]
     return answer.answer_logprob.ge(math.log(least or 1.0)) & answer.parsed.notna()
 
 
@@ -161,22 +154,22 @@ def _lacks_probability(answers: pd.DataFrame) -> bool:
     return len(readable) > 0 and bool(readable.answer_logprob.isna().all())
 
 
-def _tokens(calls: Calls, known: Known, counted: set[str]) -> pd.Series:
+def _tokens(calls: Calls, frames: CallFrames, counted: set[str]) -> pd.Series:
     """Return the output tokens of the calls of an `Ask`, without those of earlier ones, which are added to `counted`:
     `explain` and `think` are one call in a task with prompt E."""
-    tokens = pd.Series(0.0, index=next(iter(known.values())).index)
+    tokens = pd.Series(0.0, index=next(iter(frames.values())).index)
     for name in (*calls.needed, *calls.also):
-        if name in known and name not in counted:
-            tokens += known[name].output_tokens if name in calls.needed else known[name].output_tokens.fillna(0)
+        if name in frames and name not in counted:
+            tokens += frames[name].output_tokens if name in calls.needed else frames[name].output_tokens.fillna(0)
             counted.add(name)
     return tokens
 
 
 def agree(benchmark: str, a: pd.Series, b: pd.Series, rules: AgreementRules) -> pd.Series:
     """Return whether two parsed answers agree, for each document."""
-    of, pairs = benchmark_of(benchmark), zip(a, b, strict=True)
-    found = [isinstance(x, str) and isinstance(y, str) and agree_one(of, x, y, rules) for x, y in pairs]
-    return pd.Series(found, index=a.index, dtype=bool)
+    record, pairs = benchmark_of(benchmark), zip(a, b, strict=True)
+    flags = [isinstance(x, str) and isinstance(y, str) and agree_two(record, x, y, rules) for x, y in pairs]
+    return pd.Series(flags, index=a.index, dtype=bool)
 
 
 def tokens(documents: pd.DataFrame) -> pd.Series:
@@ -202,24 +195,24 @@ def checks(run: Run) -> Iterator[tuple[Stop, pd.DataFrame]]:
         yield stop, pd.DataFrame({"agree": same, "done": done, "a": a.parsed, "b": b.parsed, "score": answer.score})
 
 
-def derived(run: Run, method: Method, setup: Setup, made: pd.DataFrame, known: Known) -> Run:
+def derived(run: Run, method: Method, setup: Setup, documents: pd.DataFrame, frames: CallFrames) -> Run:
     """Return the result of a replay as a run. `setup`: that of the new run. It has no times."""
     calls, samples = calls_of(method, setup), run.samples
     rows: dict[str, pd.DataFrame] = {}
-    reached = pd.Series(True, index=made.index)
+    reached = pd.Series(True, index=documents.index)
     for step in method.steps:
         for ask in asks_of(step):
             for name in (*calls[ask.name].needed, *calls[ask.name].also):
-                if name in known:
-                    rows.setdefault(name, known[name][reached])  # of two steps with one call, more reach the first
+                if name in frames:
+                    rows.setdefault(name, frames[name][reached])  # of two steps with one call, more reach the first
         if isinstance(step, Stop):
-            reached &= made.exit != step.exit
-    parsed = made.answer
+            reached &= documents.exit != step.exit
+    parsed = documents.answer
     samples = samples.assign(
-        score=made.score,
+        score=documents.score,
         predicted=parsed.where(parsed.isin(("yes", "no")), "other").where(samples.predicted.notna(), None),
-        output_tokens=tokens(made),
-        exit=made.exit,
+        output_tokens=tokens(documents),
+        exit=documents.exit,
         readable=parsed.notna(),
         parsed=parsed,
     )

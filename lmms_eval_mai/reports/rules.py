@@ -14,8 +14,7 @@ from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.replay import derived, replay, tokens
 from lmms_eval_mai.reports.report import Column, Estimate, Table, table
-from lmms_eval_mai.reports.runs import Runs, name_columns
-from lmms_eval_mai.reports.setups import KINDS
+from lmms_eval_mai.reports.runs import Runs, is_of_base, name_columns
 from lmms_eval_mai.reports.summary import RIGHT
 
 THRESHOLDS = (1.0, 0.999, 0.99, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.5, 0.4, 0.3)
@@ -41,15 +40,15 @@ class Rule:
 
     def name(self, benchmark: str) -> str:
         """Return the arguments that set the rule."""
-        given = [f"method={self.method.name}"]
+        arguments = [f"method={self.method.name}"]
         if self.threshold is not None:
-            given.append(f"min_confidence={self.threshold:.10g}")
+            arguments.append(f"min_confidence={self.threshold:.10g}")
         elif benchmark == "chartqa":
-            given.append(f"chartqa_match={self.agreement.chartqa_match}")
+            arguments.append(f"chartqa_match={self.agreement.chartqa_match}")
         elif benchmark in AGREEMENT:
-            given += ["infovqa_match=anls"] * (self.agreement.infovqa_match == "anls")
-            given.append(f"anls_threshold={self.agreement.anls_threshold:g}")
-        return ",".join(given)
+            arguments += ["infovqa_match=anls"] * (self.agreement.infovqa_match == "anls")
+            arguments.append(f"anls_threshold={self.agreement.anls_threshold:g}")
+        return ",".join(arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +67,9 @@ class Outcome:
 
 def rules_table(runs: Runs) -> Iterator[Table]:
     """Yield score and cost of other methods, thresholds and rules of agreement."""
-    bases = [run for run in runs.bases() if has_rules(run)]
-    known = [found for run in bases if len(found := outcomes(runs, run)) > 1]
-    exits = dict.fromkeys(exit for found in known for row in found for exit in row.rule.method.exits[1:])
+    bases = [run for run in runs.bases("cascade") if has_rules(run)]
+    rows = [row for run in bases for row in outcomes(runs, run)]
+    exits = dict.fromkeys(exit for row in rows for exit in row.rule.method.exits[1:])
 
     def share(exit: str, row: Outcome) -> float | None:
         """Return the share of the documents that finish at an exit, in percent. None: the rule has another one."""
@@ -100,22 +99,22 @@ def rules_table(runs: Runs) -> Iterator[Table]:
         ),
     ]
     title = "Other methods, thresholds and rules of agreement, recomputed from the traces"
-    return table("rules", title, columns, [outcome for found in known for outcome in found], notes)
+    return table("rules", title, columns, rows, notes)
 
 
 def auroc(runs: Runs, run: Run) -> float | None:
     """Return how often a right short answer of the large model has a higher probability than a wrong one, in percent;
     50 is chance. None: not known, or all are right, or all wrong."""
-    answers = runs.known(run).get("large.simple")
+    answers = runs.call_frames(run).get("large.simple")
     if answers is None:
         return None
-    known = answers.answer_logprob.notna() & answers.score.notna()
-    right = answers.score[known] >= RIGHT
+    answers = answers[answers.answer_logprob.notna() & answers.score.notna()]
+    right = answers.score >= RIGHT
     if right.nunique() < 2:
         return None
     from sklearn.metrics import roc_auc_score  # takes a second
 
-    return 100 * float(roc_auc_score(right, answers.answer_logprob[known]))
+    return 100 * float(roc_auc_score(right, answers.answer_logprob))
 
 
 def has_rules(run: Run) -> bool:
@@ -123,69 +122,54 @@ def has_rules(run: Run) -> bool:
     return run.benchmark in BENCHMARKS and run.setup.variant is not None
 
 
-def outcomes(runs: Runs, run: Run) -> list[Outcome]:
-    """Return what each rule would have done whose calls are known."""
-    same = [one for kind in ("cascade", "own") for one in runs.of(kind, run.benchmark) if is_of_base(run, one)]
-    made = {Rule(one.setup.method, one.setup.min_confidence, one.rules) for one in same if not one.derived}
-    own = {rule.method for rule in made}
-    rules = [Rule(MAI, None, one) for one in dict.fromkeys([*AGREEMENT.get(run.benchmark, ()), run.rules])]
-    thresholds = {rule.threshold for rule in made if rule.threshold is not None and 0 < rule.threshold <= 1}
-    for method in dict.fromkeys((MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, OWN_THINKING, *sorted(own, key=str))):
-        if method != MAI:
-            each = sorted({*THRESHOLDS, *thresholds}, reverse=True) if method.needs_threshold else [None]
-            rules += [Rule(method, value, run.rules) for value in each]
-    full_rt = replay_of(runs, run, run.setup.full_rt().method)
-    decided = ((rule, replay_of(runs, run, rule.method, rule.threshold, rule.agreement)) for rule in rules)
+def outcomes(runs: Runs, base: Run) -> list[Outcome]:
+    """Return what each rule would have done whose calls are known. Empty if only one is known."""
+    similar = [run for kind in ("cascade", "own") for run in runs.of(kind, base.benchmark) if is_of_base(base, run)]
+    of_runs = {Rule(run.setup.method, run.setup.min_confidence, run.rules) for run in similar if not run.derived}
+    agreements = dict.fromkeys([*AGREEMENT.get(base.benchmark, ()), base.rules])
+    rules = [Rule(MAI, None, agreement) for agreement in agreements]
+    thresholds = {rule.threshold for rule in of_runs if rule.threshold is not None and 0 < rule.threshold <= 1}
+    methods = sorted({rule.method for rule in of_runs} - {MAI}, key=str)
+    for method in dict.fromkeys((MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, OWN_THINKING, *methods)):
+        each = sorted({*THRESHOLDS, *thresholds}, reverse=True) if method.needs_threshold else [None]
+        rules += [Rule(method, threshold, base.rules) for threshold in each]
+    full_rt = replay_of(runs, base, base.setup.full_rt().method)
     scores = None if full_rt is None else full_rt.score
-    return [Outcome(run, rule, found, scores, _is_made(rule, made)) for rule, found in decided if found is not None]
+    outcomes = [
+        Outcome(base, rule, documents, scores, _is_run(rule, of_runs))
+        for rule in rules
+        if (documents := replay_of(runs, base, rule.method, rule.threshold, rule.agreement)) is not None
+    ]
+    return outcomes if len(outcomes) > 1 else []
 
 
-def _is_made(rule: Rule, made: Collection[Rule]) -> bool:
+def _is_run(rule: Rule, of_runs: Collection[Rule]) -> bool:
     """Return whether a run has a rule. Rules of agreement count only where a method compares answers."""
     compares = any(stop.agree for stop in rule.method.stops)
-    return any(
-        (one.method, one.threshold) == (rule.method, rule.threshold)
-        and (one.agreement == rule.agreement or not compares)
-        for one in made
-    )
-
-
-def is_of_base(base: Run, run: Run) -> bool:
-    """Return whether a run has the models, the prompts and the decoding of a base (`Runs.bases`)."""
-    setup, other = base.setup, run.setup
-    same = (setup.model, setup.variant, setup.two_stage, setup.decoding) == (
-        (other.model, other.variant, other.two_stage, other.decoding)
-    )
-    return same and (not other.small or (other.small, other.transfer) == (setup.small, setup.transfer))
+    same = [other for other in of_runs if (other.method, other.threshold) == (rule.method, rule.threshold)]
+    return any(other.agreement == rule.agreement or not compares for other in same)
 
 
 def replay_of(
     runs: Runs, run: Run, method: Method, threshold: float | None = None, rules: AgreementRules | None = None
 ) -> pd.DataFrame | None:
     """Return what a method would have done on the documents of a run. None: a call is not known."""
-    known = runs.known(run)
+    frames = runs.call_frames(run)
     setup = run.setup.of_replays
-    return replay(method, known, setup, run.benchmark, rules or run.rules, threshold) if known else None
-
-
-def is_of_large(run: Run) -> bool:
-    """Return whether a run was made by `mai_cascade`, and asked the large model."""
-    return run.ours and not run.derived and bool((run.calls.side == "large").any())
+    return replay(method, frames, setup, run.benchmark, rules or run.rules, threshold) if frames else None
 
 
 def add_replays(runs: Runs, methods: Collection[Method], threshold: float | None) -> Iterator[str]:
     """Add the result of each method to the runs, for each pair on each benchmark. Yields a sentence for each method
     that cannot be replayed."""
+    bases = runs.bases("cascade", "own", "full_rt", "alone")
     for method in methods:
-        bases = [run for benchmark in runs.benchmarks() for run in _any_bases(runs, benchmark)]
-        added = 0
-        for run in bases:
-            made = replay_of(runs, run, method, threshold)
-            if made is not None:
-                setup = run.setup.of_replays.with_method(method, threshold)
-                runs.add(derived(run, method, setup, made, runs.known(run)))
-                added += 1
-        if not added:
+        replays = [(base, replay_of(runs, base, method, threshold)) for base in bases]
+        for base, documents in replays:
+            if documents is not None:
+                setup = base.setup.of_replays.with_method(method, threshold)
+                runs.add(derived(base, method, setup, documents, runs.call_frames(base)))
+        if all(documents is None for _, documents in replays):
             asked = ", ".join(ask.name for ask in method.asks)
             yield (
                 f"method={method.name} cannot be replayed: its calls ({asked}) are not all in these runs of one pair, "
@@ -193,24 +177,10 @@ def add_replays(runs: Runs, methods: Collection[Method], threshold: float | None
             )
 
 
-def _any_bases(runs: Runs, benchmark: str) -> list[Run]:
-    """Return a run of each pair with each thinking: a cascade, or else Full RT, which names both models, or else one of
-    the large model."""
-    found: dict[tuple[str, str, object, bool, object], Run] = {}
-    for kind in reversed(KINDS):
-        for run in runs.of(kind, benchmark):
-            if is_of_large(run) and run.samples.exit.notna().all():
-                setup = run.setup.of_replays
-                of_pair = (one.setup.small for one in found.values() if one.setup.model == setup.model)
-                small = setup.small or next(of_pair, "")
-                found.setdefault((small, setup.model, setup.variant, setup.two_stage, setup.decoding), run)
-    return list(found.values())
-
-
 def _against(runs: Runs, row: Outcome) -> Estimate | None:
     """Return the mean score minus that of Full RT on the same documents, in points."""
     if row.full_rt is None:
         return None
     scores = metrics.plain(row.documents.score), metrics.plain(row.full_rt)
-    found = metrics.compare(*scores, "", runs.clusters(row.run), is_tested=False)
-    return None if found is None else found.difference
+    comparison = metrics.compare(*scores, "", runs.clusters(row.run), is_tested=False)
+    return None if comparison is None else comparison.difference

@@ -14,7 +14,7 @@ from lmms_eval_mai.reports import metrics, paper_numbers
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.metrics import Clusters, Comparison
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.replay import Known, calls_of_run, derived, known_calls, replay
+from lmms_eval_mai.reports.replay import CallFrames, calls_of_run, derived, known_calls, replay
 from lmms_eval_mai.reports.report import Column, Estimate, Row
 from lmms_eval_mai.reports.setups import KINDS, NAMES, Kind, Setup
 
@@ -45,7 +45,7 @@ class Runs:
             for derived_run in short_answers(run) if run not in self.unused else ():
                 self.add(derived_run)
         self._clusters = {name: _clusters(self.of_benchmark(name)) for name in self.benchmarks()}
-        self.known = functools.cache(self._known)
+        self.call_frames = functools.cache(self._call_frames)
         self.score = functools.cache(self._score)
 
     # --- finding runs ---
@@ -90,31 +90,33 @@ class Runs:
         runs = (other for other in self.of("full_rt", run.benchmark) if other.setup.method == FULL_RT)
         return next((other for other in runs if other.setup.model == run.setup.model), None)
 
-    def traced(self, is_scored: bool = True) -> Iterator[Run]:
-        """Yield the cascades whose documents have a trace, and a score if `is_scored`."""
-        for run in self.of("cascade"):
-            samples = run.samples
-            if len(samples) and samples.exit.notna().all() and (samples.score.notna().all() or not is_scored):
-                yield run
+    def pair(self, run: Run) -> tuple[str, str]:
+        """Return the small and the large model. The small one is empty if neither the run nor Full RT has one."""
+        full_rt = self.full_rt(run)
+        return run.setup.small or (full_rt.setup.small if full_rt else ""), run.setup.model
 
-    def bases(self, is_scored: bool = True) -> Iterator[Run]:
-        """Yield a run for each pair, prompt and options: with its calls and those of other runs on its documents, the
-        result of other methods is known. MAI comes first, which has the short answers of both models."""
-        done = set()
-        for run in sorted(self.traced(is_scored), key=lambda run: run.setup.method != MAI):
-            setup = run.setup
-            key = (run.benchmark, setup.full_rt(), setup.two_stage, run.rules)
-            if key not in done:
-                done.add(key)
-                yield run
+    def traced(self) -> list[Run]:
+        """Return the cascades whose documents have a trace and a score."""
+        return [run for run in self.of("cascade") if _is_whole(run)]
 
-    def _known(self, run: Run) -> Known:
+    def bases(self, *kinds: Kind, is_scored: bool = True) -> list[Run]:
+        """Return a run for each pair, thinking and transfer, of the first of these kinds that has one; of cascades, one
+        for each rule of agreement. With its calls and those of other runs on its documents, the result of other methods
+        is known. `is_scored`: whether all documents need a score."""
+        bases: list[Run] = []
+        for kind in kinds:
+            for run in sorted(self.of(kind), key=lambda run: run.setup.method != MAI):  # MAI has both short answers
+                same = [base for base in bases if is_of_base(base, run)]
+                is_new = run.rules not in [base.rules for base in same] if kind == "cascade" else not same
+                if is_new and _is_whole(run, is_scored) and (kind == "cascade" or _asks_large(run)):
+                    bases.append(run)
+        return bases
+
+    def _call_frames(self, run: Run) -> CallFrames:
         """Return all calls on the documents of a run with its models."""
-        small = run.setup.small
-        if not small and (full_rt := self.full_rt(run)) is not None:
-            small = full_rt.setup.small
-        others = (one for one in self.of_benchmark(run.benchmark) if one is not run and one.ours and not one.derived)
-        return known_calls(run, others, small, run.setup.model)
+        runs = self.of_benchmark(run.benchmark)
+        others = (other for other in runs if other is not run and other.ours and not other.derived)
+        return known_calls(run, others, *self.pair(run))
 
     # --- names ---
 
@@ -212,7 +214,7 @@ class Runs:
         """Return the scores of the large model's short answers on the documents of a run, in the order of its samples;
         nan where they are not known."""
         name = "large.simple" if run.setup.variant else "large.task"
-        answers = self.known(run).get(name)
+        answers = self.call_frames(run).get(name)
         other = self.short(run, "large")
         scores = pd.Series(np.nan, index=run.samples.index) if answers is None else answers.score
         return scores if other is None else scores.fillna(self.common(run, other)[1].score)
@@ -226,6 +228,26 @@ def size(model: str) -> float:
     """Return the billions of parameters in the paper's name of a model. Others come after them."""
     papers = paper_numbers.family(model)
     return float(papers[1].removesuffix("B")) if papers else 1e6
+
+
+def is_of_base(base: Run, run: Run) -> bool:
+    """Return whether a run has the benchmark, the models, the prompts and the decoding of a base (`Runs.bases`)."""
+    setup, other = base.setup.of_replays, run.setup.of_replays
+    same = (base.benchmark, setup.model, setup.variant, setup.two_stage, setup.decoding) == (
+        (run.benchmark, other.model, other.variant, other.two_stage, other.decoding)
+    )
+    return same and (not other.small or (other.small, other.transfer) == (setup.small, setup.transfer))
+
+
+def _asks_large(run: Run) -> bool:
+    """Return whether `mai_cascade` made a run, and it asked the large model."""
+    return run.ours and not run.derived and bool((run.calls.side == "large").any())
+
+
+def _is_whole(run: Run, is_scored: bool = True) -> bool:
+    """Return whether all documents of a run have a trace, and a score if `is_scored`."""
+    samples = run.samples
+    return bool(len(samples) and samples.exit.notna().all() and (samples.score.notna().all() or not is_scored))
 
 
 def _clusters(runs: Sequence[Run]) -> Clusters | None:

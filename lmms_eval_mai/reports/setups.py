@@ -71,8 +71,8 @@ class Setup:
     @property
     def min_confidence(self) -> float | None:
         """The threshold of the run. None: no stop uses it."""
-        value = next((one.partition("=")[2] for one in self.options if one.startswith("min_confidence=")), "")
-        return float(value) if value else None
+        options = dict(option.split("=", 1) for option in self.options)
+        return float(options["min_confidence"]) if "min_confidence" in options else None
 
     @property
     def decoding(self) -> tuple[str, ...]:
@@ -128,8 +128,8 @@ class Setup:
         return replace(self, method=method, model=model, small="".join(small), options=options)
 
     def _options_without(self, names: Collection[str], options: Collection[str] | None = None) -> tuple[str, ...]:
-        given = self.options if options is None else options
-        return tuple(option for option in given if option.partition("=")[0] not in names)
+        kept = self.options if options is None else options
+        return tuple(option for option in kept if option.partition("=")[0] not in names)
 
 
 def setup_of(trace: Mapping[str, Any], variant: Variant | None, two_stage: bool, benchmark: str) -> Setup:

@@ -20,7 +20,7 @@ from lmms_eval_mai.method.methods import MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, 
 from lmms_eval_mai.method.thresholds import NEVER
 from lmms_eval_mai.reports.build import read
 from lmms_eval_mai.reports.calibrate import place_of
-from lmms_eval_mai.reports.losses import BASELINES, THRESHOLDS, Wanted
+from lmms_eval_mai.reports.losses import BASELINES, THRESHOLDS, Promise
 from lmms_eval_mai.reports.replay import replay
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import parse
@@ -224,10 +224,10 @@ def test_documents_that_a_limit_chose_get_a_warning(tmp_path: Path, capsys: Any,
 
 @pytest.mark.parametrize("is_exact", [True, False])
 def test_nothing_below_the_loss_of_the_documents_that_choose_is_promised(is_exact: bool) -> None:
-    wanted, random, promised = Wanted(MAI_CONFIDENCE, 0.01, 0.5, "full-rt"), np.random.default_rng(0), 0
+    promise, random, promised = Promise(MAI_CONFIDENCE, 0.01, 0.5, "full-rt"), np.random.default_rng(0), 0
     for _ in range(200):  # bets may be won before the losses come
         losses = (random.random((1, 400)) < 0.015).astype(float)
-        if place_of(losses, is_exact, wanted) is not None:
+        if place_of(losses, is_exact, promise) is not None:
             assert losses.mean() <= 0.01
             promised += 1
     assert promised
@@ -376,8 +376,8 @@ def test_a_method_answers_with_its_baseline_where_no_answer_is_sure(
     for name, suffix in (("mai", "s"), ("full_rt", "s"), ("large", "r")):
         made.write(tmp_path / name, name, suffix)
     runs = read([tmp_path])
-    (run,) = runs.bases()
-    of_run = (runs.known(run), run.setup, "shapes", AgreementRules(), NEVER)
+    (run,) = runs.bases("cascade")
+    of_run = (runs.call_frames(run), run.setup, "shapes", AgreementRules(), NEVER)
     decided, base = (replay(one, *of_run) for one in (method, BASELINES[baseline][1]))
     assert decided is not None and base is not None
     assert list(decided.answer) == list(base.answer) and list(decided.score) == list(base.score)

@@ -185,6 +185,21 @@ def test_a_stricter_rule_is_left_out_without_full_rt(tmp_path: Path, task_manage
     )
 
 
+def test_methods_are_replayed_once_for_each_pair_transfer_and_rule_of_agreement(tmp_path: Path) -> None:
+    world = World("shapes", SURE, small="a/tiny", large="a/big")
+    world.write(tmp_path / "full_rt", "full_rt")
+    world.write(tmp_path / "large", "large", "r")
+    kinds = ("cascade", "own", "full_rt", "alone")
+    runs = read([tmp_path])
+    assert [runs.name(run.setup) for run in runs.bases(*kinds)] == ["Full RT big + tiny-R"]
+    world.write(tmp_path / "confidence", "mai_confidence")
+    for option in ({}, {"transfer_answer": "keep"}, {"anls_threshold": 0.5}):
+        dataclasses.replace(world, options=option).write(tmp_path / str(option), "mai")
+    runs = read([tmp_path])
+    names = ["", " (anls_threshold=0.5)", " (transfer_answer=keep)"]
+    assert [runs.name(run.setup) for run in runs.bases(*kinds)] == [f"MAI big + tiny-R{name}" for name in names]
+
+
 def test_the_note_of_the_rules_has_the_auroc_of_the_probability(tmp_path: Path, task_manager: Any) -> None:
     World("shapes", SURE).write(tmp_path, "mai")
     runs = read([tmp_path])
