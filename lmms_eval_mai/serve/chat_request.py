@@ -153,16 +153,17 @@ class ChatRequest(NextToken, Fields):
 
     @model_validator(mode="after")
     def _check_turns(self) -> Self:
-        *before, last = self.messages
-        if last.role != "user":
-            raise wrong("The last message must be a question of the user.", "messages", len(before), "role")
-        if not any(part.text.strip() for part in last.content):
-            raise wrong("The last message has no text. Add the question to it.", "messages", len(before), "content")
-        for number, message in enumerate(before):
+        for number, message in enumerate(self.messages):
+            name = f"messages[{number}] is a message of the {message.role}"
             if number and message.role in ("system", "developer"):
-                raise wrong("Only the first message may have this role. Move it there.", "messages", number, "role")
+                raise wrong(f"{name}. Only the first message may be one.", "messages", number, "role")
             if message.role != "user" and message.images():
-                raise wrong("Images must be in messages of the user. Move them.", "messages", number, "content")
+                raise wrong(f"{name} with an image. Only the user may send images.", "messages", number, "content")
+            is_last = number == len(self.messages) - 1
+            if is_last and message.role != "user":
+                raise wrong(f"{name}. The last message must be the question of the user.", "messages", number, "role")
+            if is_last and not any(part.text.strip() for part in message.content):
+                raise wrong(f"{name} without a text. The last message needs a question.", "messages", number, "content")
         return self
 
     def images(self) -> list[EncodedImage]:
