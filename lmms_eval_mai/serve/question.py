@@ -60,11 +60,11 @@ def question_of(
     """
     mai, limit = request.mai, request.max_completion_tokens or request.max_tokens
     roles = ["system" if message.role == "developer" else message.role for message in request.messages]
-    contents = [message.parts() for message in request.messages]
-    turns, last = list(zip(roles, contents, strict=True)), contents[-1]
-    end = max(number for number, part in enumerate(last) if isinstance(part, str) and part.strip())
-    before = [part for part in last[:end] if isinstance(part, str)]
-    text, variant, kind = str(last[end]), None, None
+    turns = [(role, message.parts()) for role, message in zip(roles, request.messages, strict=True)]
+    parts = turns[-1][1]
+    place = max(number for number, part in enumerate(parts) if isinstance(part, str) and part.strip())
+    before = [part for part in parts[:place] if isinstance(part, str)]
+    text, variant, kind = str(parts[place]), None, None
     for prompt, instruction in INSTRUCTIONS.items():
         if text.rstrip().endswith(instruction):
             text, (variant, kind) = text.rstrip().removesuffix(instruction), prompt
@@ -86,9 +86,9 @@ def question_of(
         text = "A letter needs options: give mai.options, or a line for each, as in 'A. red'. A word has none."
         raise bad_request(text, "mai.kind")
     doc = _doc(mai.benchmark, "\n".join([*before, text]), options)
-    if text[-1:].strip() and end == len(last) - 1:
+    if text[-1:].strip() and place == len(parts) - 1:
         text += "\n"  # before the instruction: so all prompts begin like those of the tasks of this package
-    last[end] = text
+    parts[place] = text
     sample = dataclasses.replace(
         sample,
         doc=doc,
