@@ -112,7 +112,7 @@ def score_over_tokens(runs: Runs, benchmark: str, names: Mapping[str, str]) -> d
     points: list[dict[str, Any]] = []
     for name, kind, tokens, score in methods:
         label_x, label_y = x(tokens) + 7, round(y(score.value) - 5, 1)
-        while any(abs(label_x - other["label_x"]) < 15 and abs(label_y - other["label_y"]) < 12 for other in points):
+        while any(abs(label_x - other["label_x"]) < 18 and abs(label_y - other["label_y"]) < 12 for other in points):
             label_x += 1
         points.append(
             {
