@@ -41,7 +41,7 @@ def test_import_of_the_package_imports_nothing_heavy_and_that_of_cascade_no_engi
 def test_public_parse_names_a_typo_without_importing_an_engines_library() -> None:
     lines = run(
         "import sys, lmms_eval_mai\n"
-        "for given in ({'engine': 'transformers', 'batchsize': 8},\n"
+        "for given in ({'engine': 'transformers', 'asistant_model': 'a'},\n"
         "              {'small': 'http://a/v1', 'large': 'http://a/v1', 'retries': 8}):\n"
         "    try:\n"
         "        lmms_eval_mai.parse(given)\n"
@@ -49,7 +49,7 @@ def test_public_parse_names_a_typo_without_importing_an_engines_library() -> Non
         "        print(str(error).split(':')[0])\n"
         "print([name for name in ('torch', 'vllm', 'transformers', 'openai') if name in sys.modules])\n"
     )
-    assert [line.split()[-1] for line in lines[:-1]] == ["'batchsize'", "'retries'"]
+    assert [line.split()[-1] for line in lines[:-1]] == ["'asistant_model'", "'retries'"]
     assert lines[-1] == "[]"
 
 
