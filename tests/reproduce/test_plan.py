@@ -219,7 +219,7 @@ def test_what_changes_no_answer_may_change_and_pairs_and_methods_are_added_later
     models = {"engine": "transformers", "small": "a", "large": "b"}
     finish(tmp_path / "out", plan(**models))
     finish(tmp_path / "out", plan(pairs=["demo"]))
-    same = plan(**models, own=[MINE], max_open_samples=9, max_errors=2, large_batch_size=2)
+    same = plan(**models, own=[MINE], max_open_samples=9, max_errors=2, large_device="cpu")
     folder = OutputFolder.open(tmp_path / "out", same, Options())
     assert [run.name for run in same if not folder.is_finished(run)] == ["models/mine/shapes_s"]
 
