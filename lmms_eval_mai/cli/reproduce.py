@@ -87,10 +87,10 @@ def _report(folder: Path) -> None:
 
     runs = build.read([folder])
     found = build.of_runs(runs)
-    methods = tuple(table for table in found.tables if table.key == "methods")
-    print(f"\n{terminal(replace(found, tables=methods, gaps=()))}")
+    scores = replace(found.table("methods").without("brief"), title="Methods: score, and output tokens of each model")
+    print(f"\n{terminal(replace(found, tables=(scores,), gaps=()))}")
     (folder / "report.md").write_text(markdown(found), encoding="utf-8")
-    print(f"All tables: {folder / 'report.md'}")
+    print(f"The exits, and all tables: {folder / 'report.md'}")
     page.write(folder / "report.html", found, runs, load_images(runs))
     print(f"The page with all samples: {folder / 'report.html'}")
 

@@ -12,8 +12,8 @@ import pandas as pd
 from lmms_eval_mai.frames import lines_of
 from lmms_eval_mai.reports.report import Cell, Column, Estimate, Report, Table
 
-WIDTH = 100
-"""Columns of a terminal that notes and most tables fit into."""
+WIDTH = 80
+"""Columns of a terminal that notes fit into."""
 
 
 def frame(table: Table) -> pd.DataFrame:

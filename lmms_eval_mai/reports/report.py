@@ -1,7 +1,7 @@
 """A report as plain data: tables of named columns, whose cells are texts, numbers or estimates."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Generic, Literal, TypeVar
 
@@ -67,6 +67,12 @@ class Table:
     def names(self) -> int:
         """The number of the first columns that name a row."""
         return sum(1 for _ in takewhile(lambda column: column.kind == "text", self.columns))
+
+    def without(self, kind: Kind) -> "Table":
+        """Return the table without the columns of a kind."""
+        kept = [number for number, column in enumerate(self.columns) if column.kind != kind]
+        rows = tuple(tuple(row[number] for number in kept) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[number] for number in kept), rows=rows)
 
 
 def table(
