@@ -106,9 +106,9 @@ def choose(losses: Losses, promise: Promise) -> Choice:
 
 
 def to_label(replays: Replays, choice: Choice, promise: Promise) -> pd.DataFrame:
-    """Return the answers to the documents that need a gold answer next: those that differ at the next thresholds, down
-    to the one with which they are at least twice as many as the allowed loss. Empty: more cannot lower the threshold.
-    """
+    """Return the answers to the documents to label next. From the safest threshold on, documents whose answer differs
+    from the baseline's are collected, until there are twice as many as the allowed loss permits. Empty: more gold
+    answers cannot lower the threshold."""
     places = replays.unlabelled.sort_values()
     answers = pd.DataFrame({name: getattr(replays, name).answer for name in ("cheapest", "never", "baseline")})
     if not choice.may_go_on:

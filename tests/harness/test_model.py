@@ -67,10 +67,8 @@ def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
     usage = results["usage"]["by_source"]
     assert usage["small"]["n_api_calls"] == 12 + 8 and usage["large"]["n_api_calls"] == 12 + 4
     assert results["throughput"]["total_gen_tokens"] == 12 * 5 + 8 * 50 + (12 + 4) * 5
-    printed = capsys.readouterr()
-    row = next(line for line in printed.out.splitlines() if line.startswith("  pope_s "))
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  pope_s "))
     assert row.split()[:6] == ["pope_s", "12", "33.3", "33.3", "33.3", "20"]
-    assert "agree_short=4" in printed.err and "12/12" in printed.err
 
 
 @pytest.mark.parametrize(
