@@ -188,9 +188,9 @@ class Call:
     dropped_tokens: int = 0
     """Thinking tokens that were left out so that the prompt fits the context."""
     parsed: str | None = None
-    """The answer as the scorer of the benchmark reads it. None: the scorer cannot read it. `Pair.call` fills it in."""
+    """The answer as the scorer of the benchmark reads it. None: it cannot read it. `OpenSample.call` fills it in."""
     answer_tokens: int | None = None
-    """Tokens of the extracted answer, which is a part of the text. None: not known. `Pair.call` fills it in."""
+    """Tokens of the extracted answer, which is a part of the text. None: not known. `Pair.answer` fills it in."""
     proposed_tokens: int | None = None
     """Speculative decoding: tokens that were drafted (Appendix B.4). None: no drafts, or not reported."""
     accepted_tokens: int | None = None
@@ -201,12 +201,12 @@ class Call:
     """The attention weights that `Prompt.attention` asks for. None: it asks for none."""
     started_at: Seconds | None = None
     """When the request was made, in seconds since 1970 (Unix time), so that `started_at + total_s` is its end. Retries
-    do not count. None: not known, or the call is shared. `Pair.call` fills it in."""
+    do not count. None: not known, or the call is shared. `Pair.answer` fills it in."""
     image_tokens: int | None = None
     """The prompt tokens that stand for images; 0 without an image. None: the engine does not report it."""
     logprobs: TokenLogprobs | None = None
     """The log-probabilities of all generated tokens, if `Prompt.logprobs` asks for them and the engine reports them.
-    `Pair.call` fills in `answer_logprob` and then drops this field, which would fill traces and the call store."""
+    `Pair.answer` fills in `answer_logprob` and then drops this field, which would fill traces and the call store."""
     answer_logprob: float | None = None
     """The sum of the log-probabilities of the tokens of the extracted answer, without the brackets. So its exponential
     is the probability that the model gave to its answer. None: not asked for, not known, or there is no answer."""

@@ -100,7 +100,7 @@ class EndpointBusy(SampleError):
 
 
 class EngineCrashedByCall(SampleError):
-    """Raised when the engine crashed at least twice during one call, the last time while it ran no other call."""
+    """Raised when the engine crashed three times during one call, the last time while it ran no other call."""
 
 
 class MissingAnswer(SampleError):

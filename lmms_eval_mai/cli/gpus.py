@@ -55,14 +55,14 @@ def describe(config: Config, gpus: Sequence[float]) -> str:
         numbers = ",".join(map(str, share.gpus))
         total = gpus[share.gpus[0]]
         batch = int(engine.arguments.get("max_num_batched_tokens") or (16_384 if total >= 70 else 8_192))  # vLLM's own
-        cache = engine.arguments.get("kv_cache_memory_bytes") or kv_cache_bytes(total * GIB, share, batch)
+        cache = engine.arguments.get("kv_cache_memory_bytes") or kv_cache_bytes(engine, total * GIB, share, batch)
         shown = "measured" if cache is None else f"{cache / GIB:.1f}"
         rows.append((f"{engine.side} {engine.model}", numbers, f"{utilization:.0%}", f"{memory:.1f}", *sizes, shown))
     table = tabulate(rows, HEADINGS, tablefmt="plain", disable_numparse=True, stralign="right")
     note = (
         "What is left is for images, buffers, CUDA graphs and the KV cache. Both engines of one GPU start at the same "
-        f"time. If a KV cache of this size holds fewer than {LEAST_KV_TOKENS:,} tokens, vLLM measures, one engine "
-        "after the other."
+        f"time. If a KV cache of this size holds fewer than {LEAST_KV_TOKENS:,} tokens and less than the context, "
+        "vLLM measures, one engine after the other."
     )
     if any(share.weight_bytes is None for share in found.values()):
         note = (

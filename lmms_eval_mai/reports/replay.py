@@ -22,7 +22,7 @@ from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.setups import Setup
 
 CallFrames = Mapping[str, pd.DataFrame]
-"""Name of a call, such as `small.think` or `large.transfer(small.think)` -> the columns of `rows.CALLS`, and the
+"""Name of a call, such as `small.think` or `large.transfer(small.think)` -> the columns of `frames.CALLS`, and the
 `score` of its answer, by document. Documents without such a call are missing."""
 
 
@@ -51,7 +51,7 @@ def calls_of(method: Method, setup: Setup) -> dict[str, Calls]:
         if prompt == "transfer":
             thinking = by_ask[ask.of].thinking
             call = f"{name}({thinking})"
-            by_ask[ask.name] = Calls(call, call, (f"{ask.side}.score({thinking})",))
+            by_ask[ask.name] = Calls(call, call, (f"large.score({thinking})",))
         elif prompt in IN_TWO_STAGES and setup.two_stage and method.is_answer_used(ask):
             by_ask[ask.name] = Calls(name, f"{ask.side}.stage2({name})")
         else:

@@ -106,10 +106,12 @@ def test_a_start_that_fails_for_want_of_memory_on_a_shared_gpu_tells_what_may_fi
 
 
 def test_a_computed_kv_cache_is_a_little_smaller_than_the_one_that_vllm_measured_on_an_h100() -> None:
-    memory = 79.2 * GIB
+    memory, engine = 79.2 * GIB, EngineConfig("large", "vllm", "m")
     for share, weights, measured in ((0.2616, 3.96, 12.95), (0.6584, 16.33, 31.5)):
-        found = kv_cache_bytes(memory, Share((0,), int(weights * GIB), share), 16_384) or 0
+        found = kv_cache_bytes(engine, memory, Share((0,), int(weights * GIB), share), 16_384) or 0
         assert measured - 1 < found / GIB < measured
-    assert kv_cache_bytes(memory, Share((0,), None, 0.5), 16_384) is None  # the weights are not known
-    assert kv_cache_bytes(memory, Share((0,), 1, None), 16_384) is None  # it has the GPU for itself
-    assert kv_cache_bytes(8 * GIB, Share((0,), 4 * GIB, 0.5), 8_192) == 0
+    assert kv_cache_bytes(engine, memory, Share((0,), None, 0.5), 16_384) is None  # the weights are not known
+    assert kv_cache_bytes(engine, memory, Share((0,), 1, None), 16_384) is None  # it has the GPU for itself
+    smaller = EngineConfig("large", "vllm", "m", {"quantization": "fp8"})
+    assert kv_cache_bytes(smaller, memory, Share((0,), 1, 0.5), 16_384) is None  # not as large as its checkpoint
+    assert kv_cache_bytes(engine, 8 * GIB, Share((0,), 4 * GIB, 0.5), 8_192) == 0

@@ -26,8 +26,8 @@ PERFORMANCE_ARGUMENTS = frozenset(
         "per_request_spec_decode_metrics",
     }
 )
-"""Arguments that change the speed, the device or the memory of an engine, but no answer. A run may be resumed with
-other values."""
+"""Arguments that change the speed, the device or the memory of an engine, but no answer, unless a smaller memory makes
+the context shorter. A run may be resumed with other values."""
 
 AUTOMATIC, ANY_CONTEXT = -1, "a context that vLLM chooses"
 """Value of vLLM's `max_model_len` with which vLLM chooses the longest context that fits, and its description."""
@@ -39,8 +39,6 @@ ON_CPU = {
     "block_size": 32,  # a short prompt never fills a block of 128, the default, so it is never cached
 }
 """Defaults on a CPU, and why vLLM's own do not serve."""
-CHANGE_SIZE = ("quantization", "speculative_config", "enable_lora", "cpu_offload_gb")
-"""Arguments with which a model is not as large as its checkpoint, so vLLM measures the memory."""
 ONLY_IMAGES = {"video": 0, "audio": 0}
 """No request has a video or a sound, so vLLM neither warms up nor plans for them: 15 s of a start on an H100. Its cache
 of images has then the tokens of a batch, or of the largest image that it expects. With small batches that was too small
@@ -146,10 +144,9 @@ def configure(
         # Without a usage context vLLM takes the smallest batch limits, those of a bare engine.
         vllm_config = arguments.create_engine_config(UsageContext.LLM_CLASS)
         cache = vllm_config.cache_config
-        changes_size = any(config.arguments.get(name) for name in CHANGE_SIZE)
-        if share is not None and is_shared and not (measure or changes_size or cache.kv_cache_memory_bytes):
+        if share is not None and is_shared and not (measure or cache.kv_cache_memory_bytes):
             memory = current_platform.get_device_total_memory(share.gpus[0])
-            left = kv_cache_bytes(memory, share, vllm_config.scheduler_config.max_num_batched_tokens)
+            left = kv_cache_bytes(config, memory, share, vllm_config.scheduler_config.max_num_batched_tokens)
             if (
                 left is not None
                 and left >= min(model_config.max_model_len, LEAST_KV_TOKENS) * per_token

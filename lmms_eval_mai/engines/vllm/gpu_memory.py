@@ -36,6 +36,10 @@ LEAST_KV_TOKENS = 65_536
 which vLLM fits to it."""
 
 
+CHANGE_SIZE = ("quantization", "speculative_config", "enable_lora", "cpu_offload_gb")
+"""Arguments with which a model is not as large as its checkpoint, so vLLM measures the memory."""
+
+
 @dataclass(frozen=True)
 class Share:
     """What one engine gets."""
@@ -73,10 +77,11 @@ def shares(pair: Sequence[EngineConfig], gpu_count: int, rank: int | None = None
     return found
 
 
-def kv_cache_bytes(memory: float, share: Share, batched_tokens: int) -> int | None:
+def kv_cache_bytes(config: EngineConfig, memory: float, share: Share, batched_tokens: int) -> int | None:
     """Return the bytes that a share leaves for the KV cache. None: not known. `memory`: of the GPU, in bytes.
     `batched_tokens`: the most tokens of a batch."""
-    if share.utilization is None or share.weight_bytes is None or len(share.gpus) > 1:
+    changes_size = any(config.arguments.get(name) for name in CHANGE_SIZE)
+    if share.utilization is None or share.weight_bytes is None or len(share.gpus) > 1 or changes_size:
         return None
     weights = share.weight_bytes / GIB
     fixed, peak = (base + slope * weights for base, slope in (FIXED, PEAK))
