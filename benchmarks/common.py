@@ -38,7 +38,7 @@ def machine() -> dict[str, Any]:
 
 def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a Markdown table with a title."""
-    print(f"\n{title}\n\n{tabulate(rows, headers, tablefmt='pipe')}")
+    print(f"\n{title}\n\n{tabulate(rows, headers, tablefmt='pipe', disable_numparse=True)}")
 
 
 def print_json(benchmark: str, figures: dict[str, Any]) -> None:

@@ -51,7 +51,8 @@ class EngineNotRunning(EngineCrashed):
 
 
 class EndpointRefused(MaiError):
-    """Raised for a call whose endpoint refuses the key, or does not serve the model any more.
+    """Raised for a call whose endpoint refuses the key, does not serve the model any more, or
+    cannot switch its own thinking.
 
     Every other call would be refused too, and a retry does not help.
     """

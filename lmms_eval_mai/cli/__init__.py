@@ -22,7 +22,7 @@ from lmms_eval_mai.cli.terminal import tell
 from lmms_eval_mai.errors import MaiError
 
 COMMANDS = {
-    "doctor": "check the installation, and what an lmms-eval command would start",
+    "doctor": "show what an lmms-eval command would start, and what is in its way",
     "ask": "answer one question and print every call",
     "reproduce": "make all runs of the paper's tables in one process",
     "report": "compare finished runs, with the paper's tables on request",

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help=f"the model; only {MODEL_ID} can be checked")
     parser.add_argument("--model_args", default="", help="its arguments (format as in lmms-eval)")
     parser.add_argument(
-        "--pair", help=f"short for the model argument pair: {', '.join(presets.names())}, or a YAML file"
+        "--pair", help=f"a named pair ({', '.join(presets.names())}) or a YAML file, as pair=... in --model_args"
     )
     parser.add_argument("--tasks", help="check that lmms-eval knows these tasks")
     parser.add_argument("--include_path", help="a folder with more tasks, as in lmms-eval")
@@ -58,7 +58,7 @@ def main(given: argparse.Namespace) -> int:
     checks: list[tuple[str, Callable[[], str]]] = [
         ("versions", versions),
         ("arguments", lambda: f"method={config.method.name}, think={config.think}"),
-        ("GPUs", gpus.visible_gpus),
+        *([("GPUs", gpus.visible_gpus)] if any(engine.engine == "vllm" for engine in config.engines()) else []),
         ("tasks", partial(check_tasks, names_of(given.tasks), given.include_path)),
         *((engine.side, partial(check_engine, config, engine)) for engine in config.engines()),
     ]
@@ -103,10 +103,11 @@ def check_tasks(tasks: list[str], include_path: str | None) -> str:
     get_model(MODEL_ID)
     manager: Any = TaskManager(include_path=include_path)
     ours = sorted(path.stem for path in task_dir().rglob("*.yaml"))
-    for name in (*ours, *tasks):
-        if not manager.match_tasks([name]) and not os.path.exists(name):  # a pattern, or the path of a task file
-            hint = did_you_mean(name, manager.all_tasks) or " `lmms-eval --tasks list` shows all tasks."
-            raise ArgumentError(f"{name} is unknown to lmms-eval.{hint}")
+    # A name may be a pattern, or the path of a task file.
+    unknown = [name for name in (*ours, *tasks) if not manager.match_tasks([name]) and not os.path.exists(name)]
+    if unknown:
+        hint = did_you_mean(unknown[0], manager.all_tasks) or " `lmms-eval --tasks list` shows all tasks."
+        raise ArgumentError(f"lmms-eval does not know {', '.join(unknown)}.{hint}")
     return f"lmms-eval knows {MODEL_ID} and the {len(ours)} tasks in {task_dir()}"
 
 

@@ -53,11 +53,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile", metavar="FILE", help="add Table 11 with the times of a file of experiments/latency"
     )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with tables and all samples")
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write a page with the tables, score over output tokens and all samples",
+    )
     parser.add_argument(
         "--images",
         action="store_true",
-        help="with --html: add a small image of each document, which loads the data sets",
+        help="with --html: add the first image of each document, which loads the data sets",
     )
 
 
@@ -98,8 +103,8 @@ def load_images(runs: Runs) -> Images:
     log_warnings_only()
     disable_progress_bars()
     images: dict[str, dict[int, str]] = {}
-    by_size = sorted(page.shown_runs(runs), key=lambda run: run.documents)
-    for benchmark, run in {run.benchmark: run for run in by_size}.items():  # the run with the most documents
+    by_size = sorted(reversed(page.shown_runs(runs)), key=lambda run: run.documents)
+    for benchmark, run in {run.benchmark: run for run in by_size}.items():  # the first with the most documents
         name = benchmark_name(benchmark)
         try:
             images[benchmark] = dict(_thumbnails(run))
@@ -122,7 +127,9 @@ def _thumbnails(run: Run) -> Iterator[tuple[int, str]]:
     documents, texts = task.eval_docs, task.eval_docs_no_media
     by_hashes: dict[Any, str] = {}
     size = 0
-    for doc_id, target, hashes in run.samples[["target", "images"]].itertuples():
+    # A reader opens the transferred documents first.
+    in_order = run.samples.sort_values("exit", key=lambda exit: exit != "transfer", kind="stable")
+    for doc_id, target, hashes in in_order[["target", "images"]].itertuples():
         if str(task.doc_to_target(texts[doc_id])) != target:
             raise ArgumentError(f"document {doc_id} of task {run.task} has another gold answer than in the run.")
         key = hashes or doc_id

@@ -44,7 +44,7 @@ EXPECTED = {
 
 
 class _NoEffect:
-    pass
+    """The type of `NO_EFFECT`."""
 
 
 NO_EFFECT = _NoEffect()

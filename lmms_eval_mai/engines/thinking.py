@@ -4,9 +4,7 @@ The chat templates of hybrid models (Qwen3.5, Gemma 4, GLM-4.6V) have the variab
 by default. All calls but `native` ones switch it off. A template without the variable is rendered as it always was.
 """
 
-import bisect
 import dataclasses
-import itertools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -94,7 +92,7 @@ def template_of(model: str, revision: str | None = None) -> str:
 
 def split(text: str, opened: str, is_cut: bool) -> tuple[str | None, str]:
     """Return the thinking at the beginning of an output, without its marks, and what follows it. The first end mark
-    ends it, as in vLLM's parsers. None: the model did not think.
+    of its family ends it; without a start mark, the first one of any family. None: the model did not think.
 
     `opened`: the start mark at the end of the prompt, if there is one. `is_cut`: whether a limit ended the output. A
     thinking without an end mark has no answer.
@@ -120,8 +118,8 @@ def with_thinking(call: Call, prompt: Prompt, shown: str, parser: Split | None =
         if mark:
             return dataclasses.replace(call, text=f"{mark}\n{call.text.lstrip()}")
         text = without_empty(call.text)
-        before = len(call.text) - len(text)
-        return dataclasses.replace(call, text=text, logprobs=call.logprobs and _without_first(call.logprobs, before))
+        logprobs = call.logprobs if text == call.text or call.logprobs is None else _from(call.logprobs, text)
+        return dataclasses.replace(call, text=text, logprobs=logprobs)
     if parser is None:
         thinking, text = split(call.text, mark, call.finish_reason != "stop")
     else:
@@ -138,11 +136,13 @@ def without_empty(text: str) -> str:
     return rest if thinking == "" and text.lstrip().startswith(STARTS) else text
 
 
-def _without_first(logprobs: TokenLogprobs, characters: int) -> TokenLogprobs:
-    """Return the log-probabilities without those of the first tokens, which have this many characters."""
-    ends = list(itertools.accumulate(map(len, logprobs.texts)))
-    first = bisect.bisect_right(ends, characters) if characters else 0
-    return TokenLogprobs(logprobs.texts[first:], logprobs.values[first:])
+def _from(logprobs: TokenLogprobs, text: str) -> TokenLogprobs:
+    """Return the log-probabilities from the last token on at which the text may begin. Engines differ in whether the
+    tokens of marks have a text."""
+    for first in reversed(range(len(logprobs.texts))):
+        if "".join(logprobs.texts[first:]).lstrip().startswith(text):
+            return TokenLogprobs(logprobs.texts[first:], logprobs.values[first:])
+    return logprobs
 
 
 def thought_first(prompt: str, text: str, thinking: str | None) -> bool:

@@ -99,7 +99,7 @@ def csv(report: Report) -> str:
 
 
 def latex(report: Report) -> str:
-    """Return the tables for a paper (booktabs). Needs jinja2."""
+    """Return the tables for a paper (booktabs)."""
     shown = []
     for table in report.tables:
         align = "".join("l" if column.kind == "text" else "r" for column in table.columns)

@@ -137,8 +137,8 @@ def replays_of_runs(runs: Runs, promise: Promise, labels: Labels | None = None) 
             missing.append(runs.name(run.setup))
         elif run.benchmark in by_benchmark:
             raise ArgumentError(
-                f"There are several cascades on {benchmark_name(run.benchmark)}. Give the folders of one cascade and "
-                "of its baselines."
+                f"There are several runs with other thinking or other options on {benchmark_name(run.benchmark)}. Give "
+                "the folders of one of them and of its baselines."
             )
         else:
             _check_images(run)

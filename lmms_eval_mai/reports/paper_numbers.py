@@ -45,7 +45,8 @@ def number(table_number: int, method: str, benchmark: str, measure: str) -> floa
     """Return a number of Tables 5 to 11 and 13 to 15. None: the paper does not have it.
 
     `method`: as in reports, such as `8B-R(S2)`, `Full RT 8B + 2B-R` or `MAI 8B + 2B-R`; in Table 9 a layer. `measure`:
-    `score`, `tokens`, `seconds`, `speedup` or an exit; `gain` in Table 8, and `f1` in Table 9.
+    `score`, `tokens`, `seconds`, `speedup`, or an exit, also its number of documents (`transfer, documents`); `gain` in
+    Table 8, `f1` in Table 9, and `difference` in Table 15.
     """
     value = _cells().get((str(table_number), method, benchmark, measure))
     return None if value is None else float(value)

@@ -1,6 +1,6 @@
 """The paper's tables: the numbers of finished runs beside those of the paper.
 
-`estimates` returns them as one long table, by table of the paper, run and measure. `tables` prints each table of the
+`estimates` finds each number by table of the paper, run and measure. `tables` prints each table of the
 paper with a row for each run and a column for each measure. Other models and benchmarks have the same tables without
 the paper's numbers.
 """
@@ -50,12 +50,12 @@ TABLES = {
     "table-11": (
         {11: QWEN},
         "Table 11: estimated seconds of the calls one after another",
-        "Computed, not measured. Eq. 27 counts a share of the TTFT twice, because the tokens per second of Table 4 are "
-        "those of whole requests.",
+        "Computed, not measured. speedup: the seconds of Full RT, divided by those of the row. Eq. 27 counts a share "
+        "of the TTFT twice, because the tokens per second of Table 4 are those of whole requests.",
     ),
 }
 """Key of a table in a report -> its numbers in the paper with their models, its title, and a note."""
-NUMBERS = tuple(str(number) for numbers, *_ in TABLES.values() for number in numbers)
+NUMBERS = tuple(map(str, sorted(number for numbers, *_ in TABLES.values() for number in numbers)))
 """The numbers of the tables in the paper."""
 PAPERS_NOTE = (
     "The paper's times look like those of transformers: its 8B model takes 20.5 ms for a token, as its 4B model does, "
@@ -86,10 +86,12 @@ def tables(runs: Runs, chosen: Collection[str], profile: Profile) -> Iterator[Ta
 
 
 def estimates(runs: Runs, keys: Collection[str], profile: Profile) -> dict[tuple[str, Run, str], Estimate]:
-    """Return each number of some tables with the paper's, by table, run and measure, and in this order."""
+    """Return the numbers of some tables: table, run and measure -> the estimate with the paper's number, in the order
+    of the printed tables."""
     every = runs.every()
     places = {place for run in every for place in _places(runs, run)}
-    times = {run: times for run in every if (times := profile.of_run(run)) is not None} if "table-11" in keys else {}
+    every_time = ((run, profile.of_run(run)) for run in every if "table-11" in keys)
+    times = {run: seconds for run, seconds in every_time if seconds is not None}
     return {
         (key, run, measure): replace(estimate, paper=_paper(runs, key, run, measure, profile))
         for key in keys

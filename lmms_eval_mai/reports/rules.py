@@ -18,7 +18,7 @@ from lmms_eval_mai.reports.runs import Runs, is_of_base, name_columns
 from lmms_eval_mai.reports.summary import RIGHT
 
 THRESHOLDS = (1.0, 0.999, 0.99, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.5, 0.4, 0.3)
-"""The thresholds of the table and of the figure."""
+"""The thresholds of the table."""
 AGREEMENT: dict[str, tuple[AgreementRules, ...]] = {
     "infovqa_val": (
         *(AgreementRules(anls_threshold=value / 100) for value in (50, 60, 70, 80, 85, 90, 95, 100)),

@@ -100,12 +100,17 @@ class Runs:
         return [run for run in self.of("cascade") if _is_whole(run)]
 
     def bases(self, *kinds: Kind, is_scored: bool = True) -> list[Run]:
-        """Return a run for each pair, thinking and transfer, of the first of these kinds that has one; of cascades, one
-        for each rule of agreement. With its calls and those of other runs on its documents, the result of other methods
-        is known. `is_scored`: whether all documents need a score."""
+        """Return the runs on whose documents other methods are replayed. There is one for each pair, thinking and
+        transfer; of cascades, also one for each rule of agreement. A kind is used only for pairs that no earlier kind
+        has. `is_scored`: whether all documents need a score."""
+
+        def rank(run: Run) -> tuple[bool, bool]:
+            """MAI has both short answers. Few methods use the large model's answer to E."""
+            return run.setup.method != MAI, run.setup.kind == "alone" and run.setup.variant == "E"
+
         bases: list[Run] = []
         for kind in kinds:
-            for run in sorted(self.of(kind), key=lambda run: run.setup.method != MAI):  # MAI has both short answers
+            for run in sorted(self.of(kind), key=rank):
                 same = [base for base in bases if is_of_base(base, run)]
                 is_new = run.rules not in [base.rules for base in same] if kind == "cascade" else not same
                 if is_new and _is_whole(run, is_scored) and (kind == "cascade" or _asks_large(run)):

@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lmms_eval_mai import __version__
 from lmms_eval_mai.engines.openai.options import OpenAIOptions
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
 from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.methods import steps_of
 from lmms_eval_mai.redaction import redacted
 from lmms_eval_mai.reproduce.plan import Options, Run
@@ -23,9 +25,15 @@ PERFORMANCE = OpenAIOptions.without_effect() | TransformersOptions.without_effec
 """Arguments of an engine that change only its speed, its memory or the treatment of errors."""
 
 
-def digest(run: Run, options: Options) -> str:
-    """Return a hash of everything that can change an answer of a run, without secrets. What is in a pair's file is a
-    part of it."""
+def common_digest(options: Options) -> str:
+    """Return a hash of what all runs have in common."""
+    versions = [__version__, importlib.metadata.version("lmms-eval"), prompts.digest()]
+    return digest_of(versions, options.gen_kwargs, options.limit, options.include_path)
+
+
+def digest(run: Run) -> str:
+    """Return a hash of all else that can change an answer of a run, without secrets. What is in a pair's file is a part
+    of it."""
     config = parse(run.models.arguments_of(run.kind.method))
     settings = config.settings
     engines = [
@@ -33,10 +41,8 @@ def digest(run: Run, options: Options) -> str:
         for engine in config.engines()
     ]
     return digest_of(
-        [settings.version, importlib.metadata.version("lmms-eval")],
         [steps_of(settings.method), config.thresholds if config.method.needs_threshold else None],
         [settings.options, settings.small, settings.large, engines],
-        [options.gen_kwargs, options.limit, options.include_path],
     )
 
 
@@ -45,6 +51,8 @@ class OutputFolder:
     """The folder of `--output_path`."""
 
     path: Path
+    common: str
+    """The digest of what all runs have in common."""
     digests: Mapping[str, str]
     """The name of each run of the plan -> the digest of what it is made with."""
     finished: dict[str, str]
@@ -53,22 +61,23 @@ class OutputFolder:
     @classmethod
     def open(cls, path: Path, runs: Sequence[Run], options: Options) -> "OutputFolder":
         """Read the folder, and write nothing. Raises `ArgumentError` if a run was finished with other arguments."""
-        digests = {run.name: digest(run, options) for run in runs}
+        common, digests = common_digest(options), {run.name: digest(run) for run in runs}
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-            return cls(path, digests, {})
+            return cls(path, common, digests, {})
         try:
-            finished = dict(json.loads((path / "reproduce.json").read_text(encoding="utf-8"))["finished"])
+            record = json.loads((path / "reproduce.json").read_text(encoding="utf-8"))
+            known, finished = record["common"], dict(record["finished"])
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ArgumentError(
                 f"--output_path {path} is not a folder of this command ({error!r}). Give a folder of its own."
             ) from None
-        if any(finished.get(name, expected) != expected for name, expected in digests.items()):
+        if known != common or any(finished.get(name, expected) != expected for name, expected in digests.items()):
             raise ArgumentError(
                 f"--output_path {path} has runs with other arguments, or of other versions of lmms-eval-mai or "
                 "lmms-eval. What is in the files of a pair, of a method and of thresholds counts too. Give another "
                 "--output_path."
             )
-        return cls(path, digests, finished)
+        return cls(path, common, digests, finished)
 
     def place(self, run: Run) -> Path:
         """Return the folder of a run: the `--output_path` of the equivalent lmms-eval command."""
@@ -92,7 +101,7 @@ class OutputFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             part = self.path / "reproduce.part"
-            part.write_text(json.dumps({"finished": self.finished}, indent=1) + "\n")
+            part.write_text(json.dumps({"common": self.common, "finished": self.finished}, indent=1) + "\n")
             os.replace(part, self.path / "reproduce.json")
         except OSError as error:
             raise ArgumentError(f"--output_path {self.path} cannot be written ({error.strerror}).") from None

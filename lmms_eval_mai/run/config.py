@@ -105,8 +105,8 @@ class Config(Arguments):
     """Whether questions about one image run next to each other, so that an engine reads the image once. Results keep
     their order."""
     max_new_tokens: Count | None = None
-    """Limits the output tokens of every call. Without it, the limit is 4,096, and the task's own limit for the short
-    answers in other lmms-eval tasks."""
+    """Limits the output tokens of every call. Default: the limit of the task or of `--gen_kwargs`, else 4,096. In other
+    lmms-eval tasks, a limit below 4,096 is for the short answers only."""
     on_overflow: Literal["truncate", "error"] = "truncate"
     """What to do if a prompt with thinking (Stage 2 or transfer) does not fit the model's context: `truncate` keeps the
     end of the thinking; `error` fails the sample. On an endpoint the sample always fails."""

@@ -28,8 +28,8 @@ def _texts(value: Any) -> Any:
 
 
 class NextToken(Arguments):
-    """The arguments that decide how the next token is chosen, in tasks and in requests to the server. Larger numbers
-    may be infinite in the 32 bits of an engine."""
+    """The arguments that decide how the next token is chosen, in tasks and in requests to the server. The upper
+    limits are far above useful values: a larger number may be infinite in the 32 bits of an engine."""
 
     temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0

@@ -7,7 +7,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any, cast
@@ -243,7 +243,7 @@ def data_part(value: Mapping[str, Any]) -> bytes:
     return f"data: {json.dumps(value)}\n\n".encode()
 
 
-def _usage(calls: Iterable[Call]) -> dict[str, Any]:
+def _usage(calls: Sequence[Call]) -> dict[str, Any]:
     prompt, output = sum(call.prompt_tokens for call in calls), sum(call.output_tokens for call in calls)
     thinking = sum(call.output_tokens for call in calls if call.key.prompt in THINKING)
     return {

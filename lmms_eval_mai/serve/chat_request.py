@@ -5,7 +5,7 @@ import io
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import PIL.Image
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
@@ -77,6 +77,8 @@ class Fields(BaseModel):
     """A part of the body. A field that is not supported is refused, unless it cannot change the answer."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
+    IS_OURS: ClassVar[bool] = False
+    """Whether no other server has this part, so that each other field of it is a mistake."""
 
     @model_validator(mode="before")
     @classmethod
@@ -86,7 +88,7 @@ class Fields(BaseModel):
         fields = {name: value for name, value in part.items() if value is not None and name not in IGNORED}
         others = [name for name in fields if name not in cls.model_fields]
         for name in sorted(others, key=NEUTRAL.__contains__):  # tools before tool_choice
-            if fields.pop(name) not in NEUTRAL.get(name, NOTHING):
+            if fields.pop(name) not in NEUTRAL.get(name, [] if cls.IS_OURS else NOTHING):
                 text = f"Only {name}={json.dumps(NEUTRAL[name][0])} is" if name in NEUTRAL else f"{name[:100]} is not"
                 hint = "" if name in NEUTRAL else did_you_mean(name[:100], cls.model_fields)
                 raise wrong(f"{text} supported. Leave it out.{hint}", name)
@@ -127,6 +129,7 @@ class Message(Fields):
 class MaiOptions(Fields):
     """How the cascade asks the question: the field `mai` of a request (docs/serve.md). None: as the server does."""
 
+    IS_OURS = True
     method: str | None = None
     think: Literal["E", "R", "native"] | None = None
     min_confidence: Annotated[float | None, Field(gt=0, le=1)] = None
@@ -154,16 +157,16 @@ class ChatRequest(NextToken, Fields):
     @model_validator(mode="after")
     def _check_turns(self) -> Self:
         for number, message in enumerate(self.messages):
-            name = f"messages[{number}] is a message of the {message.role}"
+            name = f"messages[{number}] has the role {message.role}"
             if number and message.role in ("system", "developer"):
-                raise wrong(f"{name}. Only the first message may be one.", "messages", number, "role")
+                raise wrong(f"{name}. Only the first message may have it.", "messages", number, "role")
             if message.role != "user" and message.images():
-                raise wrong(f"{name} with an image. Only the user may send images.", "messages", number, "content")
+                raise wrong(f"{name} and an image. Only the user may send images.", "messages", number, "content")
             is_last = number == len(self.messages) - 1
             if is_last and message.role != "user":
                 raise wrong(f"{name}. The last message must be the question of the user.", "messages", number, "role")
             if is_last and not any(part.text.strip() for part in message.content):
-                raise wrong(f"{name} without a text. The last message needs a question.", "messages", number, "content")
+                raise wrong(f"{name} and no text. The last message needs a question.", "messages", number, "content")
         return self
 
     def images(self) -> list[EncodedImage]:
@@ -184,9 +187,13 @@ def read_request(body: bytes | bytearray, settings: Settings) -> ChatRequest:
     if request.model != settings.model_name:
         sentence = f"The model {request.model[:100]!r} is not served here. Give model={settings.model_name!r}."
         raise RequestError(404, sentence, "model_not_found", "model")
-    if sum(image.pixels for image in request.images()) > settings.max_image_megapixels * 1e6:
+    found = request.images()
+    if len(found) > settings.max_images:  # JSON escapes may hide an address from the count above
+        sentence = f"The request has more than {settings.max_images} images. Send fewer."
+        raise RequestError(413, sentence, "request_too_large", "messages")
+    if sum(image.pixels for image in found) > settings.max_image_megapixels * 1e6:
         limit = f"{settings.max_image_megapixels:g} megapixels (--max_image_megapixels)"
-        sentence = f"The images have together more than {limit}. Send smaller or fewer ones."
+        sentence = f"Together the images have more than {limit}. Send smaller or fewer ones."
         raise RequestError(413, sentence, "request_too_large", "messages")
     return request
 

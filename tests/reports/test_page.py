@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import hashlib
 import html
 import io
 import json
@@ -74,6 +75,8 @@ def test_hostile_texts_neither_end_a_script_nor_add_an_element(file: Path) -> No
     scripts = re.findall(r"<script[^>]*>", written)
     assert len(scripts) == written.count("</script>") == written.count("<script")
     assert [one for one in scripts if "application/gzip" not in one] == ["<script>"]
+    script = re.findall(r"<script>(.*?)</script>", written, flags=re.DOTALL)[0]
+    assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in written  # no other script may run
     assert not re.findall(r"<img\b", written)
     assert html.escape("<img src=x onerror='window.hacked = 1'>-S") in written.replace("&#39;", "&#x27;")
 

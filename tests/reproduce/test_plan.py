@@ -212,7 +212,7 @@ def test_a_pair_whose_file_now_gives_other_answers_is_refused(tmp_path: Path, ch
 def test_other_options_are_refused(tmp_path: Path, options: Options) -> None:
     finish(tmp_path / "out", plan())
     with pytest.raises(ArgumentError, match="other arguments"):
-        OutputFolder.open(tmp_path / "out", plan(), options)
+        OutputFolder.open(tmp_path / "out", plan(pairs=["demo"]), options)  # none of its runs is finished
 
 
 def test_what_changes_no_answer_may_change_and_pairs_and_methods_are_added_later(tmp_path: Path) -> None:

@@ -24,4 +24,7 @@ def test_progress_counts_the_finished_samples_and_is_a_line_in_a_log_file(capsys
         asyncio.run(report_all())
         bar.refresh()
     first, last = capsys.readouterr().err.splitlines()  # and not one per sample
+    with progress_bar(3, shown=True) as bar:
+        bar.update(3)
+    assert capsys.readouterr().err == ""  # a short run writes nothing to a log
     assert first.startswith("mai_cascade: 2/5000, ") and last == "mai_cascade: 5000/5000, 00:00 left, agree_short=5000"

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import random
+import re
 import socket
 import time
 import zlib
@@ -42,6 +43,10 @@ BUDGET = "thinking_token_budget"
 REFUSED = ("logprobs", BUDGET)
 """Fields of a request that are left out if the server refuses them. OpenAI and Gemini refuse log-probabilities for some
 models, and vLLM with `--max-logprobs 0`. vLLM refuses the budget without a reasoning parser."""
+
+REFUSES = r"(unrecognized|unsupported|unknown|unexpected|extra|not permitted|not allowed)"
+NO_SWITCH = re.compile(rf"{REFUSES}\W.{{0,80}}chat_template_kwargs|chat_template_kwargs.{{0,40}}{REFUSES}", re.I | re.S)
+"""In the reply of a server that refuses the arguments of the chat template. Others may repeat the request."""
 
 
 class Endpoint:
@@ -228,11 +233,13 @@ class OpenAIEngine:
             return EndpointRefused(
                 f"{problem} Check the address, the model, and the key in {self._options.api_key_env}."
             )
-        if "chat_template_kwargs" in body and "chat_template_kwargs" in text:
-            return EndpointRefused(
+        if is_too_long(text):
+            return PromptTooLong(f"{problem} Serve a longer context, or make its server shrink images.", self._context)
+        if "chat_template_kwargs" in body and NO_SWITCH.search(text):
+            # A request to our own server may ask for the switch alone; then the others go on.
+            kind = EndpointRefused if self._sends_switch else SampleError
+            return kind(
                 f"{problem} It cannot switch a model's own thinking: leave think=native and {self.side}_"
                 "chat_template_kwargs out, or serve the model with vLLM or SGLang."
             )
-        if is_too_long(text):
-            return PromptTooLong(f"{problem} Serve a longer context, or make its server shrink images.", self._context)
         return SampleError(f"{problem} Check the document, and the server's log.")

@@ -25,8 +25,9 @@ class OpenAIOptions(Arguments):
     request_timeout: Annotated[Number, NO_EFFECT] = 600.0
     """Seconds that one request may take. A request that takes longer is not retried. 0: no limit."""
     chat_template_kwargs: Mapping[str, Any] | None = None
-    """Arguments of the model's chat template, such as {"reasoning_effort": "low"}. Give {} if a server that does not
-    report its context, unlike vLLM's, has a model that thinks by itself: then each request switches its thinking."""
+    """Arguments of the model's chat template, such as {"reasoning_effort": "low"}. A server that reports
+    its context (vLLM, SGLang) always gets `enable_thinking`. Another one gets it in native calls, and in all calls if
+    this argument is given: give {} if its model thinks by itself."""
     concurrency: Annotated[Count, NO_EFFECT] = 256
     """Largest number of open requests per endpoint."""
 

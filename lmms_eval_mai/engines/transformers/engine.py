@@ -1,8 +1,7 @@
 """A model in this process, in Hugging Face transformers: for any device, for models that vLLM lacks, and for the
 speculative decoding of Table 12.
 
-One thread does all the work of an engine: it prepares prompts, and answers one after the other. So vLLM is faster where
-it runs.
+One thread does all the work of an engine: it prepares and answers one call after the other, so vLLM is faster.
 """
 
 import asyncio

@@ -55,7 +55,7 @@ def reset_generation_config(model: Any) -> list[int]:
 
 
 def decoding(sampling: Sampling, max_new_tokens: int, end_tokens: list[int]) -> GenerationConfig:
-    """Return arguments of `generate`. The repetition penalty is not among them, because it must come after
+    """Return the configuration of `generate`. The repetition penalty is not in it, because it must come after
     `Steps.see_logits`."""
     config = GenerationConfig(
         max_new_tokens=max_new_tokens,

@@ -69,7 +69,10 @@ class LoadedModel:
         except Exception as error:
             reason = error_text(error)
         # Raised here, because transformers' error would keep the tensors of the call in memory.
-        raise SampleError(f"{prompt.key}: transformers failed on this request to {self._config.model} ({reason}).")
+        raise SampleError(
+            f"{prompt.key}: transformers failed on this request to {self._config.model} ({reason}). "
+            "If memory is short, give the model a device of its own, or make images smaller."
+        )
 
     def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         """Return the last part of the thinking that fits the context, and the number of dropped tokens. Raises
