@@ -91,8 +91,7 @@ def _report(folder: Path) -> None:
         found.table("methods").without("brief"),
         title="Methods: score, output tokens of each model, seconds per document",
     )
-    legend = tuple(line for line in found.legend if not line.startswith("[number]"))
-    print(f"\n{terminal(replace(found, tables=(scores,), gaps=(), legend=legend))}")
+    print(f"\n{terminal(replace(found, tables=(scores,), gaps=()))}")
     (folder / "report.md").write_text(markdown(found), encoding="utf-8")
     print(f"The exits, and all tables: {folder / 'report.md'}")
     page.write(folder / "report.html", found, runs, load_images(runs))

@@ -7,7 +7,7 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.reports import paper_tables, rules, seconds, summary
 from lmms_eval_mai.reports.folders import read_runs
 from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents, family
-from lmms_eval_mai.reports.report import Estimate, Report
+from lmms_eval_mai.reports.report import Report
 from lmms_eval_mai.reports.runs import Runs
 
 SUMMARY = (
@@ -50,9 +50,6 @@ def of_runs(runs: Runs, tables: Collection[str] = ("all",), profile: seconds.Pro
         made += rules.rules_table(runs)
     made += paper_tables.tables(runs, chosen, profile or seconds.of_paper())
     names, legend = runs.short_names()
-    cells = (cell for table in made for row in table.rows for cell in row if isinstance(cell, Estimate))
-    if any(cell.paper is not None for cell in cells):
-        legend = (*legend, "[number] = the paper's number")
     resampled = filter(None, map(runs.resampling, runs.benchmarks()))
     return Report(tuple(made), (*runs.gaps, *resampled, *_other_numbers(runs), *_on_calibrated(runs)), names, legend)
 

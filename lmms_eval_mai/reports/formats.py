@@ -52,7 +52,7 @@ def text(cell: Cell, column: Column[Any], names: Mapping[str, str] | None = None
 def terminal(report: Report) -> str:
     """Return the report for a terminal. Rows about one benchmark, or one cascade, stand below a line that names it."""
     parts = ["\n".join([table.title, *_lines(table, report.names), *_wrapped(table.notes)]) for table in report.tables]
-    return "\n\n".join([*parts, *filter(None, ("\n".join(_wrapped((*report.legend, *report.gaps))),))]) + "\n"
+    return "\n\n".join([*parts, *filter(None, ("\n".join(_wrapped((*report.explanations, *report.gaps))),))]) + "\n"
 
 
 def _lines(table: Table, names: Mapping[str, str]) -> list[str]:
@@ -74,7 +74,7 @@ def _wrapped(sentences: tuple[str, ...]) -> list[str]:
 def markdown(report: Report) -> str:
     """Return the report for a document."""
     parts = [f"## {table.title}\n\n{_markdown_table(table, report.names)}" for table in report.tables]
-    if sentences := (*report.legend, *report.gaps):
+    if sentences := (*report.explanations, *report.gaps):
         parts.append(_bullets(sentences))
     return "\n\n".join(parts) + "\n"
 

@@ -98,6 +98,13 @@ class Report:
     legend: tuple[str, ...] = ()
     """What the short names mean."""
 
+    @property
+    def explanations(self) -> tuple[str, ...]:
+        """What the short names mean, and the brackets if a table has a number of the paper."""
+        cells = (cell for table in self.tables for row in table.rows for cell in row if isinstance(cell, Estimate))
+        has_papers = any(cell.paper is not None for cell in cells)
+        return (*self.legend, "[number] = the paper's number") if has_papers else self.legend
+
     def table(self, key: str) -> Table:
         """Return a table. Raises KeyError."""
         return {table.key: table for table in self.tables}[key]
