@@ -6,7 +6,8 @@ The seconds are real; the answers have no meaning, so models with random weights
 '{"load_format": "dummy"}'`). The engines start once, only those that some method asks. An engine without work stays up:
 on a CPU measure methods of one model also alone. First a minute or two measure the times of the models, one engine
 after the other; --output_path gets them for predict.py. All pictures are different, and the caches are empty at each
-start. Then the methods take turns, `--repeats` times, and the tables show medians and ranges.
+start. Then the methods take turns, `--repeats` times, and the tables show medians and ranges. `runs.jsonl` gets each run
+as it ends.
 """
 
 import argparse
@@ -73,7 +74,9 @@ class Bench:
         everything = dataclasses.replace(MAI, steps=(*(ask for row in given.methods for ask in row.method.asks),))
         self.engines, self.sides = Engines(parse({**self.arguments, "method": everything})), sides
         self.width, self.height = given.px
+        began = time.perf_counter()
         self.engines.run(self.engines.start())
+        print(f"The engines were ready after {time.perf_counter() - began:.0f} s.", flush=True)
 
     def image(self, number: int) -> Image:
         rough = np.random.default_rng(number).integers(0, 255, (self.height // 8, self.width // 8, 3), np.uint8)
@@ -201,10 +204,13 @@ def main() -> None:
                 passed, traces = bench.run(row, made, at, images)
                 key = at, benchmark, row.title
                 found.setdefault(key, []).append(passed)
+                spent = costs(traces)
                 if key not in lines:
                     predicted = {"predicted": seconds(record, made, row, at), "Eq. 27": eq_27(record, made, row)}
-                    lines[key] = predicted | costs(traces)
+                    lines[key] = predicted | spent
                 print(f"{benchmark}, {at} at a time, {row.title}: {passed:.3f} s", flush=True)
+                with (given.output_path / "runs.jsonl").open("a") as file:
+                    file.write(json.dumps([*key, passed, spent]) + "\n")
     bench.engines.stop()
     show(found, lines, given)
 
