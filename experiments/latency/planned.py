@@ -6,8 +6,8 @@ The seconds are real; the answers have no meaning, so models with random weights
 '{"load_format": "dummy"}'`). The engines start once, only those that some method asks. An engine without work stays up:
 on a CPU measure methods of one model also alone. First a minute or two measure the times of the models, one engine
 after the other; --output_path gets them for predict.py. All pictures are different, and the caches are empty at each
-start. Then the methods take turns, `--repeats` times, and the tables show medians and ranges. `runs.jsonl` gets each run
-as it ends.
+start. Then the methods take turns, `--repeats` times, and the tables show medians and ranges. `runs.jsonl` gets each
+run as it ends.
 """
 
 import argparse
@@ -44,7 +44,8 @@ DEMO = {"hf_overrides": {"text_config": {"max_position_embeddings": 8192}}, "kv_
 WORD = " red"
 """One token in most tokenizers."""
 QUESTION = "What is the value of the tallest bar in the year 1990, if the bars of all other years are left out?"
-CONTEXTS, OUTPUT = (128, 1024), 48
+PROMPTS, IMAGES, CONTEXTS, OUTPUT = (8, 64, 256, 1024, 4096), (1, 8, 32), (128, 1024), 48
+"""Of the profile: tokens of prompts, images at a time, contexts of decoding, and output tokens."""
 
 
 class PlannedModel:
@@ -108,41 +109,57 @@ class Bench:
             raise RuntimeError(f"{row.title} on {of.benchmark} did not make the planned calls.")
         return passed / len(keys), traces
 
-    def ask(self, side: Side, texts: Sequence[str], output: int, with_image: bool = False) -> tuple[list[Call], float]:
-        """Make some calls at the same time. Returns them and the CPU ms of this process."""
-        image = (self.image(time.perf_counter_ns()),) if with_image else ()
-        prompts = [Prompt((Message("user", (*image, x)),), CallKey("profile", 0, 0, side, "simple")) for x in texts]
+    def ask(
+        self, side: Side, texts: Sequence[str], output: int, images: Sequence[Image] = ()
+    ) -> tuple[list[Call], float, float]:
+        """Make some calls at the same time. Returns them, the ms until the end of the last one, and the CPU ms of this
+        process."""
+        parts = [(*images[number : number + 1], text) for number, text in enumerate(texts)]
+        prompts = [Prompt((Message("user", part),), CallKey("profile", 0, 0, side, "simple")) for part in parts]
         sampling, model = Sampling(output, ignore_eos=True), self.engines.models[side]
-        began = time.process_time()
+        began, worked = time.perf_counter(), time.process_time()
         calls = self.engines.run(gather_or_cancel(model.generate(prompt, sampling) for prompt in prompts))
-        return calls, 1000 * (time.process_time() - began)
+        return calls, 1000 * (time.perf_counter() - began), 1000 * (time.process_time() - worked)
+
+    def images(self, side: Side, count: int) -> tuple[float, float, float]:
+        """Return the prompt tokens of calls with an image each, their ms without the work of this process, and the CPU
+        ms of this process for preparing an image. They are made twice: only the first time it prepares the images."""
+        texts, images = (
+            [str(number) for number in range(count)],
+            [self.image(time.perf_counter_ns()) for _ in range(count)],
+        )
+        _, _, first_cpu_ms = self.ask(side, texts, 1, images)
+        llm = self.engines.models[side].engine.llm  # type: ignore[attr-defined]
+        self.engines.run(llm.reset_prefix_cache())
+        self.engines.run(llm.reset_encoder_cache())
+        calls, ms, cpu_ms = self.ask(side, texts, 1, images)
+        return sum(call.prompt_tokens for call in calls), ms - cpu_ms, (first_cpu_ms - cpu_ms) / count
 
     def times(self, side: Side, batches: Sequence[int]) -> tuple[dict[str, Any], dict[str, float]]:
         """Return the times of a model, and the CPU ms of this process for a call, an image and a token."""
-
-        def median(tokens: int, with_image: bool = False) -> list[float]:
-            found = []
-            for number in range(5):
-                (call,), cpu_ms = self.ask(side, [f"{number} {tokens}" + WORD * tokens], 1, with_image)
-                found.append((call.prompt_tokens, 1000 * call.total_s - cpu_ms, cpu_ms))
-            return [*map(statistics.median, zip(*found, strict=True))]
-
-        prefill, image, decode, token_ms = [median(n) for n in (8, 64, 256, 1024, 4096)], median(8, True), [], []
-        call_ms = prefill[0][2]
+        prefill, encoder, decode, call_ms, image_ms, token_ms = [], [[0, 0.0]], [], [], [], []
+        for tokens in PROMPTS:
+            made = [self.ask(side, [f"{number} {tokens}" + WORD * tokens], 1) for number in range(5)]
+            prefill.append([made[0][0][0].prompt_tokens, statistics.median(ms - cpu_ms for _, ms, cpu_ms in made)])
+            call_ms += [cpu_ms for _, _, cpu_ms in made]
+        call = statistics.median(call_ms)
+        for count in IMAGES:
+            tokens, ms, one_ms = map(statistics.median, zip(*(self.images(side, count) for _ in range(3)), strict=True))
+            encoder.append([count, max(0.0, ms - float(np.interp(tokens, *zip(*prefill, strict=True))))])
+            image_ms.append(one_ms)
+        encoder.append([256, 256 / IMAGES[-1] * encoder[-1][1]])
         for batch in batches:
             decode.append([float(batch)])
             for context in CONTEXTS:
                 texts = [f"{number} {batch}" + WORD * (context - OUTPUT // 2) for number in range(batch)]
                 self.ask(side, texts, 1)  # fills the prefix cache, so that all begin at once
                 made = [self.ask(side, texts, OUTPUT) for _ in range(3)]
-                paces = [(call.total_s - call.ttft_s) / (OUTPUT - 1) for calls, _ in made for call in calls]
+                paces = [(one.total_s - one.ttft_s) / (OUTPUT - 1) for calls, _, _ in made for one in calls]
                 decode[-1].append(1000 * statistics.median(paces))
-                token_ms += [(cpu_ms - batch * call_ms) / batch / OUTPUT for _, cpu_ms in made]
-        points = [point[:2] for point in prefill]
-        encoder_ms = max(0.0, image[1] - float(np.interp(image[0], *zip(*points, strict=True))))
-        times = {"decode_ms": decode, "prefill_ms": points, "encoder_ms": [[0, 0.0], [256, 256 * encoder_ms]]}
-        token = max(0.0, statistics.median(token_ms))
-        return times, {"call": call_ms, "image": max(0.0, image[2] - call_ms), "token": token}
+                token_ms += [(cpu_ms - batch * call) / batch / OUTPUT for _, _, cpu_ms in made]
+        times = {"decode_ms": decode, "prefill_ms": prefill, "encoder_ms": encoder}
+        image, token = (max(0.0, statistics.median(ms)) for ms in (image_ms, token_ms))
+        return times, {"call": call, "image": image, "token": token}
 
     def profile(self, batches: Sequence[int], traces: Sequence[Trace]) -> dict[str, Any]:
         """Return the times of this machine for predict.py. `traces`: of a run, for the lengths of prompts."""
