@@ -40,7 +40,7 @@ ON_CPU = {
 }
 """Defaults on a CPU, and why vLLM's own do not serve."""
 ONLY_IMAGES = {"video": 0, "audio": 0}
-"""No request has a video or a sound, so vLLM neither warms up nor plans for them: 15 s of a start on an H100. Its cache
+"""No request has a video or a sound, so vLLM neither warms up nor plans for them (1.1 s of a start on a CPU). Its cache
 of images has then the tokens of a batch, or of the largest image that it expects. With small batches that was too small
 for an image of InternVL."""
 SHARED_GPU = (
