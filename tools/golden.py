@@ -7,9 +7,6 @@
 server. Both versions must run on one machine, because another processor may round differently. `compare` prints each
 kind of difference with its number and an example, and exits with 1 if there is one. Times, which are never equal, are
 not compared, and neither are counts of cached tokens, which depend on the order of the samples.
-
-A version whose arguments have other names changes `RUNS` below, and `FOLDERS`, `FIELDS` and `TEXTS` give what has
-another name in it. Values that only one version has are counted for each field.
 """
 
 import argparse
@@ -27,27 +24,12 @@ from typing import Any
 import httpx
 
 PAIR = "pair=demo,dtype=float32"
-BOTH: list[dict[str, Any]] = [
-    {"ask": ["large.simple", "small.simple"]},
-    {"stop": {"exit": "agree_short", "answer": "large.simple", "agree": ["small.simple", "large.simple"]}},
-]
-OWN_METHODS: dict[str, list[dict[str, Any]]] = {
-    "both": [
-        BOTH[0],
-        {"stop": BOTH[1]["stop"] | {"sure": "large.simple"}},
-        {"ask": "small.think"},
-        {"stop": {"exit": "agree_think", "answer": "large.simple", "agree": ["small.think", "large.simple"]}},
-        {"ask": "large.transfer", "of": "small.think"},
-        {"stop": {"exit": "transfer", "answer": "large.transfer"}},
-    ],
-    "agree_large_thinks": [*BOTH, {"ask": "large.think"}, {"stop": {"exit": "large_think", "answer": "large.think"}}],
-}
-"""Methods without a name: the name of their run -> their steps."""
+EXAMPLES = Path(__file__).parents[1] / "examples"
 RUNS: dict[str, tuple[str, str]] = {
     "second_check_off": ("shapes_s", f"{PAIR},method=mai_confidence_direct,min_confidence=0.8"),
-    "both": ("shapes_e", f"{PAIR},min_confidence=0.8"),
+    "both": ("shapes_e", f"{PAIR},min_confidence=0.8,method={EXAMPLES / 'both.yaml'}"),
     "two_stages": ("shapes_r_s2", PAIR),
-    "agree_large_thinks": ("shapes_e_s2", PAIR),
+    "large_first": ("shapes_e_s2", f"{PAIR},min_confidence=0.8,method={EXAMPLES / 'large_first.yaml'}"),
     "short_limit": ("shapes_s", f"{PAIR},max_new_tokens=8"),
     "sparse": ("shapes_s", f"{PAIR},engine=transformers,method=full_rt,transfer=sparse,sparse_layer=0.5"),
 }
@@ -58,37 +40,9 @@ CHATS: tuple[dict[str, Any], ...] = ({}, {"method": "full_rt"}, {"method": "larg
 QUESTIONS = ("How many cells hold a ring?", "How many cells hold a red shape?", "What is in row 2, column 1?")
 OTHER = re.compile(r"_s$|seconds|_at$|cached|time|date|hash|path|folder|wall|speed|latency|elapsed|^shared$")
 """Names of fields that are not compared."""
-FOLDERS = {"transfer": "full_rt", "cascade": "mai", "cascade-confidence": "mai_confidence"}
-FOLDERS |= {"own-confidence": "own_thinking"}
-"""Folder of a method's runs in another version -> in this one."""
-FIELDS = {"stage": "prompt", "mode": "method"}
-"""Field of another version -> of this one."""
-LABELS = (
-    (r"^cascade$", "mai"),
-    (r"^transfer$", "full_rt"),
-    (r"^MAI (.*), second_check=off, verify=confidence\)", r"MAI by confidence, direct \1)"),
-    (r"^MAI (.*), verify=confidence\)", r"MAI by confidence \1)"),
-    (r"^MAI (.*), verify=both\)", r"both \1)"),
-    (r"^(own thinking .*), verify=confidence\)", r"\1)"),
-    (r"^own thinking demo/large-E\(S2\)$", "agree_large_thinks demo/large + demo/small-E(S2)"),
-    (r" \(max_new_tokens=512\)|max_new_tokens=512, ", ""),  # of the pair's file, which was not shown
-)
-TEXTS: dict[str, tuple[tuple[str, str], ...]] = {
-    **dict.fromkeys(("method", "cascade", "against", "model"), LABELS),
-    **dict.fromkeys(("small", "large"), ((r"^.*/lmms_eval_mai/", ""),)),  # of two clones
-    "prompt": (("^short$", "simple"), ("^explain$", "think")),
-    "check": (("^short$", "agree_short"), ("^think$", "agree_think")),
-    "rule": (
-        ("^verify=agreement$", "method=mai"),
-        ("^verify=agreement,thinker=large$", "method=agree_large_thinks"),
-        ("^verify=both,", "method=both,"),
-        ("^verify=confidence,second_check=off,", "method=mai_confidence_direct,"),
-        ("^verify=confidence,thinker=large,", "method=own_thinking,"),
-        ("^verify=confidence,", "method=mai_confidence,"),
-    ),
-}
-"""Field -> patterns of its values in another version, and the text of this one."""
-NAMING = ("benchmark", "method", "model", "cascade", "against", "rule", "check")
+CLONE = re.compile(r"^.*/lmms_eval_mai/")
+"""The beginning of a path in the clone of a version."""
+NAMING = ("benchmark", "method", "cascade", "against", "rule", "check")
 """The columns that name a row of a table."""
 
 
@@ -107,10 +61,6 @@ def make(commands: Path, folder: Path, limit: int) -> None:
     pair = ("--pair", "demo", "--benchmarks", "shapes", "--model_args", "dtype=float32", "--limit", str(limit))
     run(commands, "lmms-eval-mai", "reproduce", *pair, "--tables", "6,7,8,10", "--output_path", str(folder / "runs"))
     for name, (task, arguments) in RUNS.items():
-        if name in OWN_METHODS:
-            method = folder / f"{name}.yaml"
-            method.write_text(json.dumps(OWN_METHODS[name]))
-            arguments += f",method={method}"
         given = ("--tasks", task, "--model_args", arguments, "--limit", str(limit), "--log_samples")
         run(commands, "lmms-eval", "--model", "mai_cascade", *given, "--output_path", str(folder / "runs" / name))
     options = ("--tables", "all", "--format", "json")
@@ -154,40 +104,30 @@ def golden(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for file in sorted((folder / "runs").rglob("*_samples_*.jsonl")):
         parts = [part for part in file.relative_to(folder / "runs").parts[:-1] if not part.startswith("mai_cascade-")]
-        run_name = "/".join(FOLDERS.get(part, part) for part in parts)
+        run_name = "/".join(parts)
         for line in map(json.loads, file.read_text().splitlines()):
             kept = {"answer": line["filtered_resps"], "score": line.get("exact_match"), "trace": line["token_counts"]}
             found |= flat(f"{run_name}/{line['doc_id']}", kept)
     report = json.loads((folder / "report.json").read_text())
     for table in report["tables"].values():
         table["rows"] = {
-            f"[{', '.join(renamed(name, row[name]) for name in NAMING if name in row)}]": row for row in table["rows"]
+            f"[{', '.join(str(row[name]) for name in NAMING if name in row)}]": row for row in table["rows"]
         }
     # The requests of all versions have one order.
     return found | flat("report", report) | flat("server", [*json.loads((folder / "server.json").read_text()).values()])
 
 
-def renamed(field: str, value: Any) -> Any:
-    """Return the value of a field as this version writes it."""
-    if not isinstance(value, str):
-        return value
-    for pattern, text in TEXTS.get(field, ()):
-        value = re.sub(pattern, text, value)
-    return value
-
-
-def flat(place: str, value: Any, field: str = "") -> dict[str, Any]:
+def flat(place: str, value: Any) -> dict[str, Any]:
     """Return the values inside a value by their places, without those that are not compared."""
     if isinstance(value, dict):
         items = [(name, one) for name, one in value.items() if not OTHER.search(name) and name not in ("id", "created")]
     elif isinstance(value, list):
         items = list(enumerate(value))
     else:
-        return {place: renamed(field, value)}
+        return {place: CLONE.sub("", value) if isinstance(value, str) else value}
     found: dict[str, Any] = {}
     for name, one in items:
-        name = FIELDS.get(name, name)
-        found |= flat(f"{place}/{name}", one, name if isinstance(value, dict) else field)
+        found |= flat(f"{place}/{name}", one)
     return found
 
 
