@@ -17,9 +17,9 @@ from lmms_eval_mai.reports.report import Column, Estimate, Table, table
 from lmms_eval_mai.reports.runs import Runs, is_of_base, name_columns
 from lmms_eval_mai.reports.summary import RIGHT
 
-THRESHOLDS = (1.0, 0.999, 0.99, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.5, 0.4, 0.3)
+SHOWN_THRESHOLDS = (1.0, 0.999, 0.99, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.5, 0.4, 0.3)
 """The thresholds of the table."""
-AGREEMENT: dict[str, tuple[AgreementRules, ...]] = {
+OTHER_RULES: dict[str, tuple[AgreementRules, ...]] = {
     "infovqa_val": (
         *(AgreementRules(anls_threshold=value / 100) for value in (50, 60, 70, 80, 85, 90, 95, 100)),
         *(AgreementRules(anls_threshold=value, infovqa_match="anls") for value in (0.5, 0.9)),
@@ -45,7 +45,7 @@ class Rule:
             arguments.append(f"min_confidence={self.threshold:.10g}")
         elif benchmark == "chartqa":
             arguments.append(f"chartqa_match={self.agreement.chartqa_match}")
-        elif benchmark in AGREEMENT:
+        elif benchmark in OTHER_RULES:
             arguments += ["infovqa_match=anls"] * (self.agreement.infovqa_match == "anls")
             arguments.append(f"anls_threshold={self.agreement.anls_threshold:g}")
         return ",".join(arguments)
@@ -126,12 +126,12 @@ def outcomes(runs: Runs, base: Run) -> list[Outcome]:
     """Return what each rule would have done whose calls are known. Empty if only one is known."""
     similar = [run for kind in ("cascade", "own") for run in runs.of(kind, base.benchmark) if is_of_base(base, run)]
     of_runs = {Rule(run.setup.method, run.setup.min_confidence, run.rules) for run in similar if not run.derived}
-    agreements = dict.fromkeys([*AGREEMENT.get(base.benchmark, ()), base.rules])
+    agreements = dict.fromkeys([*OTHER_RULES.get(base.benchmark, ()), base.rules])
     rules = [Rule(MAI, None, agreement) for agreement in agreements]
     thresholds = {rule.threshold for rule in of_runs if rule.threshold is not None and 0 < rule.threshold <= 1}
     methods = sorted({rule.method for rule in of_runs} - {MAI}, key=str)
     for method in dict.fromkeys((MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, OWN_THINKING, *methods)):
-        each = sorted({*THRESHOLDS, *thresholds}, reverse=True) if method.needs_threshold else [None]
+        each = sorted({*SHOWN_THRESHOLDS, *thresholds}, reverse=True) if method.needs_threshold else [None]
         rules += [Rule(method, threshold, base.rules) for threshold in each]
     full_rt = replay_of(runs, base, base.setup.full_rt().method)
     scores = None if full_rt is None else full_rt.score

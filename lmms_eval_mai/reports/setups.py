@@ -15,9 +15,9 @@ from lmms_eval_mai.method.prompts import Variant
 
 Kind = Literal["alone", "full_rt", "own", "cascade"]
 KINDS: tuple[Kind, ...] = ("alone", "full_rt", "own", "cascade")
-TRANSFER = ("transfer_answer", "transfer", "sparse_delta", "sparse_layer")
+TRANSFER_OPTIONS = ("transfer_answer", "transfer", "sparse_delta", "sparse_layer")
 """Options that change the transfer."""
-AGREEMENT = ("anls_threshold", "infovqa_match", "chartqa_match")
+AGREEMENT_OPTIONS = ("anls_threshold", "infovqa_match", "chartqa_match")
 """Options that change the agreement (`AgreementRules`)."""
 NATIVE = ("native_gen_kwargs", "max_thinking_tokens")
 """Options of the calls in which a model thinks by itself."""
@@ -77,7 +77,7 @@ class Setup:
     @property
     def decoding(self) -> tuple[str, ...]:
         """The options that change every call."""
-        return self._options_without((*TRANSFER, *AGREEMENT, "min_confidence", "think"))
+        return self._options_without((*TRANSFER_OPTIONS, *AGREEMENT_OPTIONS, "min_confidence", "think"))
 
     @property
     def decoding_of_others(self) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ class Setup:
     @property
     def transfer(self) -> tuple[str, ...]:
         """The options that change the transfer."""
-        return tuple(option for option in self.options if option.partition("=")[0] in TRANSFER)
+        return tuple(option for option in self.options if option.partition("=")[0] in TRANSFER_OPTIONS)
 
     @property
     def of_replays(self) -> "Setup":
@@ -111,7 +111,7 @@ class Setup:
 
     def full_rt(self) -> "Setup":
         """Return Full RT of the same pair with the same thinking, which has one stage (Table 8)."""
-        options = self._options_without((*AGREEMENT, "min_confidence"))
+        options = self._options_without((*AGREEMENT_OPTIONS, "min_confidence"))
         return replace(self, method=FULL_RT, two_stage=False, options=options)
 
     def with_method(self, method: Method, threshold: float | None = None) -> "Setup":
@@ -119,8 +119,8 @@ class Setup:
         if len(method.asks) == 1:
             prompt = prompt_of(method.asks[0], self.variant, self.think)
             return self.alone(method.sides[0], VARIANT_OF.get(prompt), self.two_stage and prompt in IN_TWO_STAGES)
-        unused: tuple[str, ...] = () if any(stop.agree for stop in method.stops) else AGREEMENT
-        unused += () if any(ask.of for ask in method.asks) else TRANSFER
+        unused: tuple[str, ...] = () if any(stop.agree for stop in method.stops) else AGREEMENT_OPTIONS
+        unused += () if any(ask.of for ask in method.asks) else TRANSFER_OPTIONS
         options = self._options_without((*unused, "min_confidence"))
         if method.needs_threshold and threshold is not None:
             options = tuple(sorted((*options, f"min_confidence={threshold!r}")))
@@ -167,7 +167,7 @@ def setup_of_other(results: Mapping[str, Any], variant: Variant | None, two_stag
 
 def rules_of(options: Mapping[str, Any]) -> AgreementRules:
     """Return the rules of agreement of a trace."""
-    return AgreementRules(**{name: options[name] for name in AGREEMENT if name in options})
+    return AgreementRules(**{name: options[name] for name in AGREEMENT_OPTIONS if name in options})
 
 
 def _written(options: Mapping[str, Any]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 from support.engines import GREEDY, Running, make_image, prompt, question
 
 from lmms_eval_mai.contract import Call
-from lmms_eval_mai.engines.vllm.outputs import sampling_params, to_call
+from lmms_eval_mai.engines.vllm.conversion import sampling_params, to_call
 from lmms_eval_mai.errors import PromptTooLong
 
 

@@ -16,7 +16,7 @@ from support.engines import Running, engine_of, question, started, vllm_engine
 
 from lmms_eval_mai.contract import Call, Sampling
 from lmms_eval_mai.engines.restart import RestartedEngine
-from lmms_eval_mai.engines.vllm import plugin
+from lmms_eval_mai.engines.vllm import watch
 from lmms_eval_mai.errors import EngineCrashed, EngineCrashedByCall, EngineNotRunning, EngineStartError
 
 LONG = Sampling(max_tokens=3000, ignore_eos=True)
@@ -195,7 +195,7 @@ def test_users_processes_and_engine_survive_the_end_the_abort_and_the_kill_of_an
             _, alive = psutil.wait_procs(ours, timeout=15)
             assert alive == [] and all(map(runs, users))
             environments = "".join(Path(f"/proc/{process.pid}/environ").read_text() for process in users)
-            assert plugin.VARIABLE not in environments
+            assert watch.VARIABLE not in environments
         finally:
             for process in [*users, *ours]:
                 with contextlib.suppress(psutil.NoSuchProcess):

@@ -9,7 +9,7 @@ import pytest
 from support.engines import Running, engine_of, make_image, prompt, started
 
 from lmms_eval_mai.contract import CallKey
-from lmms_eval_mai.engines.vllm.outputs import replica_of
+from lmms_eval_mai.engines.vllm.conversion import replica_of
 
 COLOURS = ("red", "green", "blue", "navy", "teal", "olive", "purple", "maroon", "gray", "black", "white", "orange")
 

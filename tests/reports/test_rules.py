@@ -15,7 +15,7 @@ from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.files import of_steps
 from lmms_eval_mai.method.methods import MAI, METHODS, Method
 from lmms_eval_mai.reports.build import read, report
-from lmms_eval_mai.reports.rules import THRESHOLDS, auroc, outcomes, replay_of
+from lmms_eval_mai.reports.rules import SHOWN_THRESHOLDS, auroc, outcomes, replay_of
 from lmms_eval_mai.reports.runs import Runs
 
 BACK = [
@@ -152,7 +152,7 @@ def test_only_methods_and_thresholds_whose_calls_are_known_have_a_row(tmp_path: 
         runs = read([tmp_path])
         (run,) = runs.of("cascade")
         found.append(Counter(one.rule.method.name for one in outcomes(runs, run)))
-    every, sure = len(THRESHOLDS), ("mai_confidence", "mai_confidence_direct")
+    every, sure = len(SHOWN_THRESHOLDS), ("mai_confidence", "mai_confidence_direct")
     assert 0 < found[0][sure[0]] < every  # MAI asked for thinking where the answer is less sure than the threshold
     assert found[1] == {"mai": 1, **dict.fromkeys(sure, every)}
     assert found[2] == {**found[1], "own_thinking": every}

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from lmms_eval_mai.contract import CallKey, Prompt
-from lmms_eval_mai.engines.vllm.outputs import sampling_params
+from lmms_eval_mai.engines.vllm.conversion import sampling_params
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.prompts import MAX_TOKENS
 from lmms_eval_mai.run.config import parse

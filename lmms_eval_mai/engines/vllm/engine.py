@@ -19,8 +19,7 @@ from lmms_eval_mai.engines.checkpoints import checkpoint_identity
 from lmms_eval_mai.engines.messages import end_of, space_for_thinking, without_thinking
 from lmms_eval_mai.engines.thinking import SWITCH, Split, ThinkingSwitch, template_of, with_thinking, without_budget
 from lmms_eval_mai.engines.vllm.configuration import ANY_CONTEXT, PERFORMANCE_ARGUMENTS, configure, start_errors
-from lmms_eval_mai.engines.vllm.environment import engine_environment
-from lmms_eval_mai.engines.vllm.outputs import (
+from lmms_eval_mai.engines.vllm.conversion import (
     chat_message,
     parser_of,
     replica_of,
@@ -28,6 +27,7 @@ from lmms_eval_mai.engines.vllm.outputs import (
     sampling_params,
     to_call,
 )
+from lmms_eval_mai.engines.vllm.environment import engine_environment
 from lmms_eval_mai.engines.vllm.processes import Processes
 from lmms_eval_mai.errors import EngineCrashed, EngineNotRunning, EngineStartError, SampleError
 

@@ -2,7 +2,7 @@
 
 vLLM pickles an engine's configuration for each process of the engine. The dictionary `additional_config` in it is
 replaced by a `Marked` one. So this module learns exactly which processes belong to the engine, and each of them gets
-the variable with which `plugin.py` ends it when its parent is gone. `os.environ` of this process does not change: the
+the variable with which `watch.py` ends it when its parent is gone. `os.environ` of this process does not change: the
 user's own processes would inherit the variable. Each of them also gets a pipe for the error that ends it.
 """
 
@@ -18,7 +18,7 @@ from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import DupFd
 from typing import Any
 
-from lmms_eval_mai.engines.vllm import plugin
+from lmms_eval_mai.engines.vllm import watch
 from lmms_eval_mai.redaction import error_text
 
 STOP_LIMIT_S = 20.0
@@ -56,7 +56,7 @@ class Marked(dict[str, Any]):
 
 def _marked(items: dict[str, Any], parents: str, errors: Any) -> Marked:
     """Return the dictionary in the new process, and mark this process."""
-    os.environ[plugin.VARIABLE] = parents
+    os.environ[watch.VARIABLE] = parents
     marked = Marked(items, Connection(errors.detach(), readable=False))
     for module in ("engine.core", "executor.multiproc_executor"):
         logging.getLogger(f"vllm.v1.{module}").addFilter(marked.send_error)  # vLLM removes handlers
