@@ -62,7 +62,7 @@ class Benchmark:
     shares_images: bool = False
     """Whether documents share images."""
     one_stage: bool = False
-    """Whether E and R of Tables 7 and 14, and 4B-R and 8B-R of Table 8, have one stage. Else they have two."""
+    """Whether the paper runs E and R of one model alone without Stage 2 (Tables 7, 8 and 14)."""
 
     def score_of(self, parsed: str | None, target: str) -> float | None:
         """Return the score of an answer that lmms-eval has not scored, such as a short answer inside a cascade. It is 0

@@ -119,9 +119,11 @@ VARIANT_OF: dict[CallPrompt, Variant] = {prompt: variant for variant, prompt in 
 
 
 def prompt_of(ask: Ask, variant: Variant | None, think: Variant) -> CallPrompt:
-    """Return what a call asks in a task. `variant`: the task's own prompt; None: another lmms-eval task, whose own
-    prompt asks for short answers too. `think`: Prompt_think of tasks that have neither E nor R. If it is native, a
-    model alone thinks in these tasks too."""
+    """Return what a call asks in a task.
+
+    `variant`: the prompt of a task of this package. None: another lmms-eval task, which asks for a short answer.
+    `think`: Prompt_think in S tasks and in other lmms-eval tasks. `native`: a model alone thinks there too.
+    """
     thinks = think if variant in ("S", None) else variant
     if ask.prompt == "think":
         return OF_VARIANT[thinks]

@@ -104,7 +104,8 @@ class Losses:
     run: Run
     documents: int
     values: Array
-    """Threshold x image: the mean over its questions of the score of the baseline minus that of the cascade."""
+    """What is lost: (thresholds, images). The score of the baseline minus that of the cascade, as a mean over the
+    questions about an image."""
     is_exact: bool
     """Whether each image has one question, whose answer is right or wrong."""
     first_check: Array

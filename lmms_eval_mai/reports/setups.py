@@ -91,8 +91,8 @@ class Setup:
 
     @property
     def of_replays(self) -> "Setup":
-        """The setup with which other methods are replayed on the documents of a run. Those of one model alone think
-        with R."""
+        """The setup of the methods that are replayed with the calls of this run. A run of one model alone says nothing
+        about their thinking: it is R, or native if the run's own is native."""
         think: Variant = "native" if self.variant == "native" else "R"
         return replace(self, variant=self.variant and think, two_stage=False) if self.kind == "alone" else self
 

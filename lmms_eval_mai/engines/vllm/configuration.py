@@ -14,7 +14,7 @@ from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.engines.checkpoints import check_checkpoint, text_only_error
 from lmms_eval_mai.engines.logs import is_debug
 from lmms_eval_mai.engines.vllm.environment import BOUND_THREADS, Machine, detect_platform, worker_count
-from lmms_eval_mai.engines.vllm.gpu_memory import LARGEST_SHARES, LEAST_KV_TOKENS, Share, kv_cache_bytes, shares
+from lmms_eval_mai.engines.vllm.gpu_memory import LARGEST_SHARES, LEAST_KV_TOKENS, GpuShare, kv_cache_bytes, shares
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, EngineUnavailable, MaiError
 from lmms_eval_mai.redaction import error_text, one_line, redacted
 
@@ -164,7 +164,7 @@ def _modalities(config: EngineConfig, machine: Machine) -> dict[str, Any]:
     return {"limit_mm_per_prompt": ONLY_IMAGES} if machine.platform == "cuda" and not own_batches else {}
 
 
-def _arguments(config: EngineConfig, share: Share | None, machine: Machine) -> dict[str, Any]:
+def _arguments(config: EngineConfig, share: GpuShare | None, machine: Machine) -> dict[str, Any]:
     """Return the user's arguments for vLLM, and defaults for two engines that share one machine."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 

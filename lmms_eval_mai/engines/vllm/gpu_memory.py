@@ -23,9 +23,11 @@ for CUDA contexts (0.6 GiB for each engine)."""
 BESIDES_WEIGHTS = 4 * GIB
 """Bytes that an engine needs at least besides its weights: for images, buffers, CUDA graphs and a short KV cache. On an
 H100, 3.5 GiB were measured for the shape of Qwen3-VL-2B and 4.4 for that of 8B. It balances the shares."""
-FIXED, PEAK, MEASURED_BATCH = (1.4, 0.017), (1.8, 0.05), 16_384
-"""GiB, and GiB for each GiB of weights: the context and the CUDA graphs of an engine; the most that a batch of this
-many tokens takes beside them. From the same two engines (vLLM 0.32, no compilation, graphs of decoding; 2026-11-26)."""
+FIXED = (1.4, 0.017)
+"""GiB of an engine for its CUDA context and CUDA graphs: for any model, and more for each GiB of its weights. From the
+two engines on the H100 (vLLM 0.32, no compilation; 2026-11-26)."""
+PEAK, MEASURED_BATCH = (1.8, 0.05), 16_384
+"""GiB, likewise, that a batch takes while it is computed, and the tokens of the measured batch."""
 MARGIN = 1.5
 """Factor on both. With vLLM's default compilation on an H200, after 256 questions at a time, the two engines held 1.5
 times as much together: 3.9 and 7.7 GiB, with what PyTorch keeps for later (2026-11-27)."""
@@ -42,7 +44,7 @@ CHANGE_SIZE = ("quantization", "speculative_config", "enable_lora", "cpu_offload
 
 
 @dataclass(frozen=True)
-class Share:
+class GpuShare:
     """What one engine gets."""
 
     gpus: tuple[int, ...]
@@ -53,13 +55,13 @@ class Share:
     """vLLM's `gpu_memory_utilization`, if the engine shares its GPU. None: it has its GPUs for itself."""
 
 
-def shares(pair: Sequence[EngineConfig], gpu_count: int, rank: int | None = None) -> dict[Side, Share]:
+def shares(pair: Sequence[EngineConfig], gpu_count: int, rank: int | None = None) -> dict[Side, GpuShare]:
     """Return what each engine gets. `rank`: of this process among those of a launcher. Raises `ArgumentError`."""
-    found: dict[Side, Share] = {}
+    found: dict[Side, GpuShare] = {}
     for config in sorted(pair, key=lambda config: _named_gpus(config) is None):  # those that the user places come first
         taken = {gpu for share in found.values() for gpu in share.gpus}
         size = weight_bytes(config.model, config.arguments.get("revision"))
-        found[config.side] = Share(_gpus(config, taken, gpu_count, rank), size)
+        found[config.side] = GpuShare(_gpus(config, taken, gpu_count, rank), size)
     if len(pair) < 2 or not set(found["small"].gpus) & set(found["large"].gpus):
         return found
     needs = {side: BESIDES_WEIGHTS + (share.weight_bytes or 0) for side, share in found.items()}
@@ -78,7 +80,7 @@ def shares(pair: Sequence[EngineConfig], gpu_count: int, rank: int | None = None
     return found
 
 
-def kv_cache_bytes(config: EngineConfig, memory: float, share: Share, batched_tokens: int) -> int | None:
+def kv_cache_bytes(config: EngineConfig, memory: float, share: GpuShare, batched_tokens: int) -> int | None:
     """Return the bytes that a share leaves for the KV cache. None: not known. `memory`: of the GPU, in bytes.
     `batched_tokens`: the most tokens of a batch."""
     changes_size = any(config.arguments.get(name) for name in CHANGE_SIZE)
