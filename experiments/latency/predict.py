@@ -4,7 +4,8 @@
 
 A file of times is the output of card.py for a card, or of planned.py for this machine. Each engine makes step after
 step, with continuous batching and a prefix cache. Engines on one card share it; the main process prepares one prompt
-after the other; on a CPU all three share the cores. The memory of a card does not limit the batch here.
+after the other. On a CPU each engine has its own threads, and all three share the cores. The memory of a card does not
+limit the batch here.
 """
 
 import heapq
@@ -66,8 +67,9 @@ class Simulation:
 
     def __init__(self, record: Mapping[str, Any], at: int, cards: int = 1) -> None:
         self.record, self.tokens, self.host_ms = record, record["tokens"], record["host_ms"]
-        self.at, self.cards, self.cores = at, cards, record.get("cores", math.inf)
         self.engines = {side: Engine(times) for side, times in record["models"].items()}
+        self.at, self.cores = at, record.get("cores", math.inf)
+        self.cards = len(self.engines) if "cores" in record else cards
         self.numbers = itertools.count()
 
     def run(self, calls: Sequence[Iterator[list[Planned]]]) -> float:
