@@ -29,7 +29,7 @@ import torch
 
 from experiments.latency.calls import device_name
 from experiments.latency.plan import Plan, Row, parser, plan
-from experiments.latency.predict import eq_27, fastest, seconds
+from experiments.latency.predict import eq_27, fastest, interpolated, seconds
 from lmms_eval_mai import parse
 from lmms_eval_mai.contract import Call, CallKey, Image, Message, Model, Prompt, Sampling, Side, TokenLogprobs
 from lmms_eval_mai.method.benchmarks import GENERIC
@@ -123,7 +123,8 @@ class Bench:
 
     def images(self, side: Side, count: int) -> tuple[float, float, float]:
         """Return the prompt tokens of calls with an image each, their ms without the work of this process, and the CPU
-        ms of this process for preparing an image. They are made twice: only the first time it prepares the images."""
+        ms of this process for preparing an image. The calls are made twice. The second time the prepared images come
+        from vLLM's cache."""
         texts, images = (
             [str(number) for number in range(count)],
             [self.image(time.perf_counter_ns()) for _ in range(count)],
@@ -145,9 +146,8 @@ class Bench:
         call = statistics.median(call_ms)
         for count in IMAGES:
             tokens, ms, one_ms = map(statistics.median, zip(*(self.images(side, count) for _ in range(3)), strict=True))
-            encoder.append([count, max(0.0, ms - float(np.interp(tokens, *zip(*prefill, strict=True))))])
+            encoder.append([count, max(0.0, ms - interpolated(tokens, prefill))])
             image_ms.append(one_ms)
-        encoder.append([256, 256 / IMAGES[-1] * encoder[-1][1]])
         for batch in batches:
             decode.append([float(batch)])
             for context in CONTEXTS:
@@ -212,6 +212,7 @@ def main() -> None:
     record = bench.profile(sorted({1, 8, *(at for at, _ in given.runs)}), warm_up)
     given.output_path.mkdir(parents=True, exist_ok=True)
     (given.output_path / "profile.json").write_text(json.dumps(record, indent=1) + "\n")
+    (given.output_path / "runs.jsonl").unlink(missing_ok=True)
     found: dict[tuple[int, str, str], list[float]] = {}
     lines = {}
     for _ in range(given.repeats):

@@ -122,7 +122,7 @@ def prompt_of(ask: Ask, variant: Variant | None, think: Variant) -> CallPrompt:
     """Return what a call asks in a task.
 
     `variant`: the prompt of a task of this package. None: another lmms-eval task, which asks for a short answer.
-    `think`: Prompt_think in S tasks and in other lmms-eval tasks. `native`: a model alone thinks there too.
+    `think`: Prompt_think in S tasks and in other lmms-eval tasks. With `native`, a model alone thinks by itself there.
     """
     thinks = think if variant in ("S", None) else variant
     if ask.prompt == "think":

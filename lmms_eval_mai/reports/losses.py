@@ -104,7 +104,7 @@ class Losses:
     run: Run
     documents: int
     values: Array
-    """What is lost: (thresholds, images). The score of the baseline minus that of the cascade, as a mean over the
+    """The loss, of shape (thresholds, images): the score of the baseline minus that of the cascade, as a mean over the
     questions about an image."""
     is_exact: bool
     """Whether each image has one question, whose answer is right or wrong."""

@@ -19,7 +19,7 @@ TRANSFER_OPTIONS = ("transfer_answer", "transfer", "sparse_delta", "sparse_layer
 """Options that change the transfer."""
 AGREEMENT_OPTIONS = ("anls_threshold", "infovqa_match", "chartqa_match")
 """Options that change the agreement (`AgreementRules`)."""
-NATIVE = ("native_gen_kwargs", "max_thinking_tokens")
+NATIVE_OPTIONS = ("native_gen_kwargs", "max_thinking_tokens")
 """Options of the calls in which a model thinks by itself."""
 NAMES = {
     MAI: "MAI",
@@ -82,7 +82,7 @@ class Setup:
     @property
     def decoding_of_others(self) -> tuple[str, ...]:
         """The options that change the calls in which the model does not think by itself."""
-        return self._options_without(NATIVE, self.decoding)
+        return self._options_without(NATIVE_OPTIONS, self.decoding)
 
     @property
     def transfer(self) -> tuple[str, ...]:
@@ -91,8 +91,8 @@ class Setup:
 
     @property
     def of_replays(self) -> "Setup":
-        """The setup of the methods that are replayed with the calls of this run. A run of one model alone says nothing
-        about their thinking: it is R, or native if the run's own is native."""
+        """The setup of the methods that are replayed with the calls of this run. If it is a run of one model alone,
+        they think with R, or natively if it does."""
         think: Variant = "native" if self.variant == "native" else "R"
         return replace(self, variant=self.variant and think, two_stage=False) if self.kind == "alone" else self
 
@@ -102,7 +102,7 @@ class Setup:
 
     def alone(self, side: Side, variant: Variant | None, two_stage: bool = False) -> "Setup":
         """Return the setup of one model of this pair."""
-        options = self.decoding if variant == "native" else self._options_without(NATIVE, self.decoding)
+        options = self.decoding if variant == "native" else self._options_without(NATIVE_OPTIONS, self.decoding)
         return Setup(LARGE, self.model_of(side), "", variant, two_stage, options)
 
     def short(self, side: Side) -> "Setup":

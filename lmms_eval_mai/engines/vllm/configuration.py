@@ -40,9 +40,9 @@ ON_CPU = {
 }
 """Defaults on a CPU, and why vLLM's own do not serve."""
 ONLY_IMAGES = {"video": 0, "audio": 0}
-"""No request has a video or a sound, so vLLM neither warms up nor plans for them (1.1 s of a start on a CPU). Its cache
-of images has then the tokens of a batch, or of the largest image that it expects. With small batches that was too small
-for an image of InternVL."""
+"""No request has a video or a sound, so vLLM neither warms up nor plans for them. Its cache of images has then the
+tokens of a batch, or of the largest image that it expects. With small batches that was too small for an image of
+InternVL."""
 SHARED_GPU = (
     " Both models share a GPU. If its memory is too small, take a smaller pair (pair=qwen3vl-2b-4b needs about 22 GiB) "
     "or quantization=fp8; `lmms-eval-mai doctor --gpus GIB` with the same arguments shows what each model gets."

@@ -24,13 +24,13 @@ BESIDES_WEIGHTS = 4 * GIB
 """Bytes that an engine needs at least besides its weights: for images, buffers, CUDA graphs and a short KV cache. On an
 H100, 3.5 GiB were measured for the shape of Qwen3-VL-2B and 4.4 for that of 8B. It balances the shares."""
 FIXED = (1.4, 0.017)
-"""GiB of an engine for its CUDA context and CUDA graphs: for any model, and more for each GiB of its weights. From the
-two engines on the H100 (vLLM 0.32, no compilation; 2026-11-26)."""
+"""The CUDA context and the CUDA graphs of an engine need 1.4 GiB + 0.017 GiB for each GiB of weights. From the two
+engines on the H100 (vLLM 0.32, no compilation; 2026-11-26)."""
 PEAK, MEASURED_BATCH = (1.8, 0.05), 16_384
-"""GiB, likewise, that a batch takes while it is computed, and the tokens of the measured batch."""
+"""A batch of 16,384 tokens needs 1.8 GiB + 0.05 GiB for each GiB of weights while it is computed. From the same two."""
 MARGIN = 1.5
-"""Factor on both. With vLLM's default compilation on an H200, after 256 questions at a time, the two engines held 1.5
-times as much together: 3.9 and 7.7 GiB, with what PyTorch keeps for later (2026-11-27)."""
+"""Factor on FIXED and PEAK. With vLLM's default compilation on an H200, after 256 questions at a time, the two engines
+together held 1.5 times as much (3.9 and 7.7 GiB), unused memory of PyTorch included (2026-11-27)."""
 LARGEST_SHARES = 0.95
 """Both engines start at the same time if their shares together are at most this large. vLLM refuses to start if less
 memory is free than its share, and the other engine may have taken its own already."""
