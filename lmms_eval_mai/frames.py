@@ -86,8 +86,8 @@ def frames(rows: Sequence[Record], calls: Sequence[Record]) -> Frames:
         name: pd.Series([row.get(name, name == "is_main" if kind is bool else None) for row in rows], dtype=kind)
         for name, kind in types.items()
     }
-    found = {name: pd.Series([call.get(name) for call in calls], dtype=kind) for name, (kind, _) in CALLS.items()}
-    return Frames(pd.DataFrame(samples).set_index("doc_id"), pd.DataFrame(found))
+    columns = {name: pd.Series([call.get(name) for call in calls], dtype=kind) for name, (kind, _) in CALLS.items()}
+    return Frames(pd.DataFrame(samples).set_index("doc_id"), pd.DataFrame(columns))
 
 
 def sample_row(trace: Record) -> Record:

@@ -86,13 +86,13 @@ def configuration(model: str | None, model_args: str, pair: str | None) -> Confi
 
 def versions() -> str:
     """Return the versions of Python and of the packages that matter most, for a report of an error."""
-    found = [f"Python {platform.python_version()}"]
+    versions = [f"Python {platform.python_version()}"]
     for name in PACKAGES:
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
+            versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             continue
-    return ", ".join(found)
+    return ", ".join(versions)
 
 
 def check_tasks(tasks: list[str], include_path: str | None) -> str:

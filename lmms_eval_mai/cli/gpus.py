@@ -44,10 +44,10 @@ def describe(config: Config, gpus: Sequence[float]) -> str:
     engines = [engine for engine in config.engines() if engine.engine == "vllm"]
     if not engines:
         return "The command starts no vLLM engine."
-    found = shares(engines, len(gpus))
+    gpu_shares = shares(engines, len(gpus))
     rows = []
     for engine in engines:
-        share = found[engine.side]
+        share = gpu_shares[engine.side]
         utilization = share.utilization or engine.arguments.get("gpu_memory_utilization", USABLE)
         memory = utilization * min(gpus[gpu] for gpu in share.gpus)
         weights = None if share.weight_bytes is None else share.weight_bytes / len(share.gpus) / GIB
@@ -64,7 +64,7 @@ def describe(config: Config, gpus: Sequence[float]) -> str:
         f"time. If a KV cache of this size holds fewer than {LEAST_KV_TOKENS:,} tokens and less than the context, "
         "vLLM measures, one engine after the other."
     )
-    if any(share.weight_bytes is None for share in found.values()):
+    if any(share.weight_bytes is None for share in gpu_shares.values()):
         note = (
             "Neither the cache nor the hub has the models, so these shares are guesses. docs/first-run.md has those of "
             "the named pairs."

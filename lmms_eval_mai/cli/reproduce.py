@@ -86,15 +86,15 @@ def _report(folder: Path) -> None:
     from lmms_eval_mai.reports.formats import markdown, terminal
 
     runs = build.read([folder])
-    found = build.of_runs(runs)
+    report = build.of_runs(runs)
     scores = replace(
-        found.table("methods").without("brief"),
+        report.table("methods").without("brief"),
         title="Methods: score, output tokens of each model, seconds per document",
     )
-    print(f"\n{terminal(replace(found, tables=(scores,), gaps=()))}")
-    (folder / "report.md").write_text(markdown(found), encoding="utf-8")
+    print(f"\n{terminal(replace(report, tables=(scores,), gaps=()))}")
+    (folder / "report.md").write_text(markdown(report), encoding="utf-8")
     print(f"The exits, and all tables: {folder / 'report.md'}")
-    page.write(folder / "report.html", found, runs, load_images(runs))
+    page.write(folder / "report.html", report, runs, load_images(runs))
     print(f"The page with all samples: {folder / 'report.html'}")
 
 

@@ -46,15 +46,15 @@ def checkpoint_identity(model: str, revision: str | None) -> str:
 def file_digest(path: Path) -> str:
     """Return the hash of a small file's bytes. For a large file, hash its size and 16 chunks spread over it."""
     size = path.stat().st_size
-    found = hashlib.blake2b(str(size).encode(), digest_size=8)
+    digest = hashlib.blake2b(str(size).encode(), digest_size=8)
     with path.open("rb") as file:
         if size <= 64 * CHUNK:
-            found.update(file.read())
+            digest.update(file.read())
         else:
             for number in range(16):
                 file.seek(number * (size - CHUNK) // 15)
-                found.update(file.read(CHUNK))
-    return found.hexdigest()
+                digest.update(file.read(CHUNK))
+    return digest.hexdigest()
 
 
 def weight_bytes(model: str, revision: str | None = None) -> int | None:
@@ -93,7 +93,7 @@ def local_folder(model: str, revision: str | None) -> Path | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(model, "config.json", revision=revision)
+        file = try_to_load_from_cache(model, "config.json", revision=revision)
     except HFValidationError:  # not a name of the hub
         return None
-    return Path(found).parent if isinstance(found, str) else None
+    return Path(file).parent if isinstance(file, str) else None

@@ -74,7 +74,7 @@ def template_of(model: str, revision: str | None = None) -> str:
     from transformers.utils import cached_file
 
     for name in TEMPLATE_FILES:
-        found = cached_file(
+        file = cached_file(
             str(Path(model).expanduser()) if Path(model).expanduser().is_dir() else model,
             name,
             revision=revision,
@@ -82,7 +82,7 @@ def template_of(model: str, revision: str | None = None) -> str:
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )
-        text = Path(found).read_text(encoding="utf-8") if found else ""
+        text = Path(file).read_text(encoding="utf-8") if file else ""
         if text and name.endswith(".json"):
             text = str(json.loads(text).get("chat_template") or "")
         if text:
@@ -123,9 +123,9 @@ def with_thinking(call: Call, prompt: Prompt, shown: str, parser: Split | None =
     if parser is None:
         thinking, text = split(call.text, mark, call.finish_reason != "stop")
     else:
-        found, answer = parser(call.text)
+        parsed, answer = parser(call.text)
         text = (answer or "").lstrip()
-        thinking = None if found is None and answer == call.text else (found or "").strip()
+        thinking = None if parsed is None and answer == call.text else (parsed or "").strip()
     return dataclasses.replace(call, thinking=thinking, text=text)
 
 

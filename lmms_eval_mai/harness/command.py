@@ -38,8 +38,8 @@ def configurations() -> int:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--config", type=Path)
     file = parser.parse_known_args(sys.argv[1:])[0].config
-    found = None if file is None else yaml.safe_load(file.read_text())
-    return len(found) if isinstance(found, list) else 1
+    commands = None if file is None else yaml.safe_load(file.read_text())
+    return len(commands) if isinstance(commands, list) else 1
 
 
 @contextlib.contextmanager

@@ -107,8 +107,8 @@ class Results:
         yield
         if self._stem is not None and samples:
             with self._whole(f"{self._stem}_samples_{task_name}.jsonl") as file, file.open("rb") as lines:
-                if (found := sum(line.endswith(b"\n") for line in lines)) != len(samples):
-                    raise ValueError(f"it has {found} lines for {len(samples)} samples, perhaps of another run")
+                if (count := sum(line.endswith(b"\n") for line in lines)) != len(samples):
+                    raise ValueError(f"it has {count} lines for {len(samples)} samples, perhaps of another run")
             self._unsaved.discard(task_name)
 
     @contextlib.contextmanager

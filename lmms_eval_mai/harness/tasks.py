@@ -36,8 +36,8 @@ def pope_process_results(doc: Doc, results: Sequence[str]) -> dict[str, Any]:
     lmms-eval computes an error of questions that share an image."""
     from lmms_eval.tasks.pope.utils import pope_process_results
 
-    found: dict[str, dict[str, Any]] = pope_process_results(doc, results)
-    return {metric: {**answer, "image_source": doc.get("image_source")} for metric, answer in found.items()}
+    metrics: dict[str, dict[str, Any]] = pope_process_results(doc, results)
+    return {metric: {**answer, "image_source": doc.get("image_source")} for metric, answer in metrics.items()}
 
 
 def mmmu_process_results(doc: Doc, results: Sequence[str]) -> dict[str, Any]:

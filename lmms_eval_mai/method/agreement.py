@@ -82,8 +82,8 @@ def extract_answer(text: str) -> str:
 
 
 def _answer_in(seen: str) -> str:
-    found = _BRACKETS.findall(seen)
-    answer = (found[-1] if found else seen).strip()
+    brackets = _BRACKETS.findall(seen)
+    answer = (brackets[-1] if brackets else seen).strip()
     return answer if _MORE_THAN_BRACKETS.search(answer) else ""
 
 
@@ -98,8 +98,8 @@ def answer_span(text: str) -> tuple[int, int] | None:
         matches = _BRACKETS.finditer(text)
         places = [found.span(1) for found in matches if _CONTROL.sub("", found[1]).strip() == answer]
     for start, end in reversed(places):
-        if answer and (found := text.rfind(answer, start, end)) >= 0:
-            return found, found + len(answer)
+        if answer and (place := text.rfind(answer, start, end)) >= 0:
+            return place, place + len(answer)
     return None
 
 

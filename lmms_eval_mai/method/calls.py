@@ -240,15 +240,15 @@ class OpenSample:
         """Select the key tokens of the thinking (Eq. 12) for the trace. The large model's tokenizer counts the tokens
         of the selected text again. Raises `SampleError` if a weight is not a number."""
         try:
-            found = select(attention.tokens, attention.weights, sparse)
+            selection = select(attention.tokens, attention.weights, sparse)
         except ValueError as error:
             task, doc_id = self.sample.task, self.sample.doc_id
             raise SampleError(
                 f"{task} document {doc_id}: the large model gave attention weights that cannot be used ({error}). Try "
                 "large_dtype=float32, or transfer=full."
             ) from error
-        counted = self.pair.models["large"].count_tokens(found.text)
-        self.selection = replace(found, layer=sparse.layer, transferred_tokens=counted)
+        counted = self.pair.models["large"].count_tokens(selection.text)
+        self.selection = replace(selection, layer=sparse.layer, transferred_tokens=counted)
         return self.selection
 
     def finish(self, exit: str, answer: Call) -> Trace:

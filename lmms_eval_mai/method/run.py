@@ -46,14 +46,14 @@ async def ask(opened: OpenSample, step: Ask) -> Asked:
     """Make the call of a step, or two calls in the two-stage form. Other steps find the result in `opened.asked`."""
     prompt = prompt_of(step, opened.sample.variant, opened.pair.think)
     if prompt == "transfer":
-        found = Asked(await _transfer(opened, step))
+        asked = Asked(await _transfer(opened, step))
     elif prompt in THINKING:
-        found = await _think(opened, step, prompt)
+        asked = await _think(opened, step, prompt)
     else:  # Eq. 5 and 6; another lmms-eval task asks for a short answer by its own prompt
         text = "" if prompt == "task" else prompts.instruction("S", opened.sample.kind)
-        found = Asked(await opened.call(step.side, prompt, text))
-    opened.asked[step.name] = found
-    return found
+        asked = Asked(await opened.call(step.side, prompt, text))
+    opened.asked[step.name] = asked
+    return asked
 
 
 async def _think(opened: OpenSample, step: Ask, prompt: CallPrompt) -> Asked:

@@ -31,14 +31,14 @@ def report(folders: Sequence[Path], tables: Collection[str] = ("all",)) -> Repor
 
 def read(folders: Sequence[Path]) -> Runs:
     """Return the runs in the folders. Raises `ArgumentError` if a folder does not exist, or if there is no run."""
-    found = read_runs(folders)
-    if not found.runs:
+    folder_runs = read_runs(folders)
+    if not folder_runs.runs:
         raise ArgumentError(
             f"{', '.join(map(str, folders))}: there is no run of lmms-eval. Run lmms-eval with --output_path and "
-            f"--log_samples, and give that path. {' '.join(found.gaps)}"
+            f"--log_samples, and give that path. {' '.join(folder_runs.gaps)}"
         )
-    runs = Runs(found.runs)
-    runs.gaps[:0] = found.gaps
+    runs = Runs(folder_runs.runs)
+    runs.gaps[:0] = folder_runs.gaps
     return runs
 
 

@@ -64,19 +64,19 @@ class Run:
 
 
 @dataclass
-class Found:
+class FolderRuns:
     """The runs in some folders, and a sentence for each gap."""
 
     runs: list[Run] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
 
 
-def read_runs(folders: Sequence[Path]) -> Found:
+def read_runs(folders: Sequence[Path]) -> FolderRuns:
     """Read all runs in the folders and in their subfolders. A folder may also be a results file.
 
     Raises `ArgumentError` if a folder does not exist.
     """
-    found = Found()
+    result = FolderRuns()
     files: dict[Path, None] = {}
     for folder in folders:
         if not folder.exists():
@@ -86,14 +86,14 @@ def read_runs(folders: Sequence[Path]) -> Found:
         here = sorted(file for file in under if file.parent.name != "submissions")
         files |= dict.fromkeys(here)
         if not here:
-            found.gaps.append(f"{folder} has no run: it has no results file of lmms-eval.")
+            result.gaps.append(f"{folder} has no run: it has no results file of lmms-eval.")
     for file in files:
         if file.name.endswith(traces.ENDING):
             run = Run(file, file, traces.TASK, GENERIC.name, NO_SETUP, True, *frames([], []))
-            _add(run, 0, found)
+            _add(run, 0, result)
         else:
-            _read_results(file, found)
-    return found
+            _read_results(file, result)
+    return result
 
 
 def records(run: Run) -> Iterator[Record]:
@@ -101,7 +101,7 @@ def records(run: Run) -> Iterator[Record]:
     return (record for record in _lines(run) if record is not None)
 
 
-def _read_results(file: Path, found: Found) -> None:
+def _read_results(file: Path, result: FolderRuns) -> None:
     """Add the runs of one results file, and the sentences about it."""
     try:
         results = json.loads(file.read_text(encoding="utf-8"))
@@ -109,22 +109,22 @@ def _read_results(file: Path, found: Found) -> None:
         tasks = [task for task in results["results"] if not groups.get(task)]
         runs = [(_run(file, task, results), results["n-samples"][task]["effective"]) for task in tasks]
     except (OSError, *BROKEN) as error:
-        found.gaps.append(f"{file} is not used: it is broken, or of another version ({error!r}).")
+        result.gaps.append(f"{file} is not used: it is broken, or of another version ({error!r}).")
         return
-    before = len(found.runs)
+    before = len(result.runs)
     for run, number in runs:
         if run.samples_file.is_file():
-            _add(run, number, found)
+            _add(run, number, result)
         else:
-            found.gaps.append(f"{file}: {run.task} is not used: it has no samples file. Give lmms-eval --log_samples.")
-    ours = {run.task: run.calls for run in found.runs[before:] if run.ours and len(run.calls)}
+            result.gaps.append(f"{file}: {run.task} is not used: it has no samples file. Give lmms-eval --log_samples.")
+    ours = {run.task: run.calls for run in result.runs[before:] if run.ours and len(run.calls)}
     seconds = wall_s_by_task(ours) if ours and results.get("throughput") else {}  # a resumed run has no throughput
-    found.runs[before:] = [
-        replace(run, wall_s=seconds.get(run.task)) if run.ours else run for run in found.runs[before:]
+    result.runs[before:] = [
+        replace(run, wall_s=seconds.get(run.task)) if run.ours else run for run in result.runs[before:]
     ]
 
 
-def _add(run: Run, number: int, found: Found) -> None:
+def _add(run: Run, number: int, result: FolderRuns) -> None:
     """Add the run with its samples and calls, and a sentence for each thing that is wrong with them. `number`:
     documents that lmms-eval evaluated."""
     rows: dict[int, tuple[Line, list[Line]]] = {}
@@ -154,7 +154,7 @@ def _add(run: Run, number: int, found: Found) -> None:
         doubts[f"calls of the {side} model that a token limit cut off"] = int(calls.cut_off[calls.side == side].sum())
     if any(doubts.values()):
         shown = "; ".join(f"{count} {what}" for what, count in doubts.items() if count)
-        found.gaps.append(f"{run.samples_file}: there are {shown}.")
+        result.gaps.append(f"{run.samples_file}: there are {shown}.")
     run = replace(run, samples=samples, calls=calls)
     if first:
         prompt = traces.prompt_of(first) if run.task == traces.TASK else (run.setup.variant, run.setup.two_stage)
@@ -162,9 +162,9 @@ def _add(run: Run, number: int, found: Found) -> None:
             setup, rules = setup_of(first, *prompt, run.benchmark), rules_of(first["options"])
             run = replace(run, ours=True, setup=setup, rules=rules, engines=first["engines"])
         except (*BROKEN, ArgumentError) as error:
-            found.gaps.append(f"{run.samples_file} is not used: its traces are of another version ({error!r}).")
+            result.gaps.append(f"{run.samples_file} is not used: its traces are of another version ({error!r}).")
             return
-    found.runs.append(run)
+    result.runs.append(run)
 
 
 def _run(file: Path, task: str, results: Line) -> Run:

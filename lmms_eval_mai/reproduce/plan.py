@@ -97,7 +97,7 @@ def read_models(
 ) -> list[Models]:
     """Return the models of each pair. `pairs`: pair -> its tables; the pair "" is that of the model arguments `given`.
     `own`: methods of the user. Raises `ArgumentError`."""
-    found = []
+    of_pairs = []
     for pair, tables in pairs.items():
         if pair and (twice := [name for name in ("pair", *SIDES) if name in given]):
             raise ArgumentError(f"The pair {pair} and {twice[0]} in --model_args contradict each other.")
@@ -107,11 +107,11 @@ def read_models(
         models = Models(name, tables, arguments, parse({**of_mai, "method": MAI}), tuple(own))
         for method in (*ALONE.values(), FULL_RT, MAI, *models.more):
             parse(models.arguments_of(method))
-        found.append(models)
-    for what, named in (("pairs", found), ("methods", [*dict.fromkeys(own)])):
+        of_pairs.append(models)
+    for what, named in (("pairs", of_pairs), ("methods", [*dict.fromkeys(own)])):
         if len({one.name for one in named}) < len(named):
             raise ArgumentError(f"--{what}: two of {', '.join(one.name for one in named)} have the same name.")
-    return found
+    return of_pairs
 
 
 def runs(models: Iterable[Models], benchmarks: Sequence[str]) -> list[Run]:

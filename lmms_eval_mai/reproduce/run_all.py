@@ -91,7 +91,7 @@ def _parse(command: Sequence[str]) -> argparse.Namespace:
     """Return what lmms-eval's command reads from these arguments, with its defaults."""
     given, sys.argv = sys.argv, ["lmms-eval", *command]  # the function reads the arguments of the process
     try:
-        found: argparse.Namespace = parse_eval_args()[1]
+        options: argparse.Namespace = parse_eval_args()[1]
     finally:
         sys.argv = given
-    return found
+    return options

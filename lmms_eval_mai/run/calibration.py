@@ -62,11 +62,11 @@ class Calibration:
     ) -> Iterator[str]:
         """Yield a sentence for each difference between this run and the one that chose the thresholds. Paths of a
         checkpoint differ between machines, and the address of an endpoint names no model."""
-        found = self.methods[method.name]
-        if found.method.steps != method.steps:
+        calibrated = self.methods[method.name]
+        if calibrated.method.steps != method.steps:
             yield f"it was chosen for other steps of {method.name}"
-        if found.think and "native" in (found.think, think) and found.think != think:
-            yield f"it was chosen with think={found.think}, not {think}"
+        if calibrated.think and "native" in (calibrated.think, think) and calibrated.think != think:
+            yield f"it was chosen with think={calibrated.think}, not {think}"
         for side in method.sides:
             chosen, here = self.models.get(side, ""), models[side]
             if chosen and "://" not in chosen + here and PurePath(chosen).name != PurePath(here).name:
@@ -91,10 +91,10 @@ class Calibration:
 def read(file: str) -> Calibration:
     """Read a file of `lmms-eval-mai calibrate`. Raises `ArgumentError`."""
     try:
-        found = json.loads(Path(file).read_text(encoding="utf-8"))
-        if found.get("format") != FORMAT:
+        record = json.loads(Path(file).read_text(encoding="utf-8"))
+        if record.get("format") != FORMAT:
             raise ArgumentError(
-                f"min_confidence={file}: its format {found.get('format')} is not known to this version. Calibrate "
+                f"min_confidence={file}: its format {record.get('format')} is not known to this version. Calibrate "
                 "again."
             )
         methods = {
@@ -105,9 +105,9 @@ def read(file: str) -> Calibration:
                 dict(one["documents"]),
                 one.get("think", ""),
             )
-            for name, one in found["methods"].items()
+            for name, one in record["methods"].items()
         }
-        return Calibration(methods, dict(found["models"]), dict(found["engines"]), tuple(found["images"]))
+        return Calibration(methods, dict(record["models"]), dict(record["engines"]), tuple(record["images"]))
     except FileNotFoundError as error:
         raise ArgumentError(
             f"min_confidence={file} is neither a number above 0 and at most 1 nor a file that exists here. "

@@ -223,27 +223,27 @@ class Evaluation:
                 logger.warning(f"mai_cascade: {call.key}: {problem}")
 
     def _tell_if_uncalibrated(self, benchmark: str, threshold: float) -> None:
-        found = self.config.calibration and self.config.calibration.of(self.config.method.name)
-        if not found or benchmark in found.documents or benchmark in self._uncalibrated:
+        calibrated = self.config.calibration and self.config.calibration.of(self.config.method.name)
+        if not calibrated or benchmark in calibrated.documents or benchmark in self._uncalibrated:
             return
         if threshold == self.pair.thresholds.of(benchmark):  # a request to a server may have its own
             self._uncalibrated.add(benchmark)
             logger.warning(
                 f"mai_cascade: min_confidence={self.config.min_confidence} was chosen with documents of "
-                f"{', '.join(found.documents)}, so it promises nothing for other questions ({benchmark})."
+                f"{', '.join(calibrated.documents)}, so it promises nothing for other questions ({benchmark})."
             )
 
     def _warn_if_uncalibrated(self, engines: Mapping[Side, str]) -> None:
         """Tell the user if the threshold of the method was not chosen for this run."""
         config, method = self.config, self.config.method
-        found = config.calibration
+        calibration = config.calibration
         if not method.needs_threshold or isinstance(config.min_confidence, float):
             return
-        if found is None or found.of(method.name) is None:
+        if calibration is None or calibration.of(method.name) is None:
             doubts = [f"it is the default {DEFAULT}, which is not calibrated for this pair"]
         else:
             models = {engine.side: engine.model for engine in config.engines()}
-            doubts = [*found.doubts(method, models, engines, config.think)]
+            doubts = [*calibration.doubts(method, models, engines, config.think)]
         if doubts:
             logger.warning(
                 f"mai_cascade: the threshold of method={method.name} promises nothing here: {'; '.join(doubts)}. "

@@ -129,8 +129,8 @@ class Store:
         line = self._shared.get(digest) if sampling.temperature == 0 else None
         if line is None or line.run == self.run:
             return None
-        found = await asyncio.to_thread(_call_at, line, prompt.key)
-        return dataclasses.replace(found, shared=True, total_s=0.0, queued_s=None, ttft_s=None, started_at=None)
+        call = await asyncio.to_thread(_call_at, line, prompt.key)
+        return dataclasses.replace(call, shared=True, total_s=0.0, queued_s=None, ttft_s=None, started_at=None)
 
     async def add(self, prompt: Prompt, sampling: Sampling, call: Call) -> None:
         """Write a finished call. It is on the disk when this returns. Raises `StoreError`."""

@@ -167,11 +167,15 @@ def test_commands_have_options_arguments_and_tasks_that_exist(page: Path) -> Non
 
 
 @pytest.mark.long
-def test_commands_of_the_readme_run_on_the_demo_pair(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("page", "beginnings"),
+    [("README.md", ["--model", "report", "ask"]), ("docs/reports.md", ["--model", "--model", "report", "report"])],
+)
+def test_commands_of_a_page_run_on_the_demo_pair(page: str, beginnings: list[str], tmp_path: Path) -> None:
     for folder in ("docs", "examples"):
         (tmp_path / folder).symlink_to(ROOT / folder)
-    lines = [words for words in commands(ROOT / "README.md") if "pair=demo" in " ".join(words) or words[1] == "report"]
-    assert [words[1] for words in lines] == ["--model", "report", "ask"]
+    lines = [words for words in commands(ROOT / page) if "pair=demo" in " ".join(words) or words[1] == "report"]
+    assert [words[1] for words in lines] == beginnings
     for program, *words in lines:
         command = [
             str(Path(sys.executable).with_name(program)),

@@ -124,8 +124,8 @@ def to_call(prompt: Prompt, reply: str, total_s: float) -> Call:
     """Return the call of a chat reply. Raises `SampleError` if the reply has no complete answer or an invalid field."""
     try:
         # lmms-eval could not write lone surrogates.
-        found = _Reply.model_validate_json(replace_lone_surrogates(json.dumps(json.loads(reply), ensure_ascii=False)))
-        thinking, text = found.text(prompt.native)
+        fields = _Reply.model_validate_json(replace_lone_surrogates(json.dumps(json.loads(reply), ensure_ascii=False)))
+        thinking, text = fields.text(prompt.native)
     except ValueError as error:
         problem = str(error)
         if isinstance(error, ValidationError):
@@ -134,16 +134,16 @@ def to_call(prompt: Prompt, reply: str, total_s: float) -> Call:
         raise SampleError(
             f"{prompt.key}: the server's reply is no complete answer: {problem} ({one_line(reply)}). Check its log."
         ) from error
-    tokens = found.logprobs if prompt.logprobs else None
+    tokens = fields.logprobs if prompt.logprobs else None
     values = (min(0.0, token.logprob) for token in tokens or ())
     return Call(
         key=prompt.key,
         text=text,
         thinking=thinking,
-        finish_reason=found.finish_reason,
-        prompt_tokens=found.prompt_tokens,
-        cached_tokens=found.cached_tokens or 0,
-        output_tokens=found.completion_tokens,
+        finish_reason=fields.finish_reason,
+        prompt_tokens=fields.prompt_tokens,
+        cached_tokens=fields.cached_tokens or 0,
+        output_tokens=fields.completion_tokens,
         queued_s=None,
         ttft_s=None,
         total_s=total_s,

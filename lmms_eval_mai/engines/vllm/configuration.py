@@ -120,8 +120,8 @@ def configure(
 
         share, shared, place = None, 0.0, "on the CPU"
         if machine.platform == "cuda":
-            found = shares(pair, current_platform.device_count(), machine.rank)
-            share, shared = found[config.side], sum(one.utilization or 0 for one in found.values())
+            both = shares(pair, current_platform.device_count(), machine.rank)
+            share, shared = both[config.side], sum(one.utilization or 0 for one in both.values())
             place = f"on GPU {','.join(map(str, share.gpus))}"
         elif "devices" in config.arguments:
             raise ArgumentError(f"{config.side}_devices names GPUs, but vLLM runs on the CPU here. Leave it out.")
@@ -168,28 +168,28 @@ def _arguments(config: EngineConfig, share: GpuShare | None, machine: Machine) -
     """Return the user's arguments for vLLM, and defaults for two engines that share one machine."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
-    found: dict[str, Any] = {"use_tqdm_on_load": is_debug(), **_modalities(config, machine)}
+    arguments: dict[str, Any] = {"use_tqdm_on_load": is_debug(), **_modalities(config, machine)}
     if "speculative_config" in config.arguments:
-        found["per_request_spec_decode_metrics"] = "summary"  # for the drafted and accepted tokens of a call
+        arguments["per_request_spec_decode_metrics"] = "summary"  # for the drafted and accepted tokens of a call
     if machine.platform == "cpu":
-        found |= ON_CPU
+        arguments |= ON_CPU
         # If the user binds threads to cores, vLLM needs a process for the worker.
         if worker_count(config) == 1 and os.environ.get(BOUND_THREADS) == "nobind":
-            found["distributed_executor_backend"] = ONE_PROCESS
+            arguments["distributed_executor_backend"] = ONE_PROCESS
     types = {field.name: str(field.type) for field in dataclasses.fields(AsyncEngineArgs)}
     for name, value in config.arguments.items():
         if name == "chat_template_kwargs":
             continue  # of each call
         # lmms-eval reads -1 and 1e4 as floats.
         whole = isinstance(value, float) and value.is_integer() and "float" not in types.get(name, "")
-        found[name] = int(value) if whole else value
-    if found.get("max_model_len") == "auto":
-        found["max_model_len"] = AUTOMATIC  # vLLM reads "auto" only on its own command line
+        arguments[name] = int(value) if whole else value
+    if arguments.get("max_model_len") == "auto":
+        arguments["max_model_len"] = AUTOMATIC  # vLLM reads "auto" only on its own command line
     if share is not None:
-        found["device_ids"] = list(share.gpus)
+        arguments["device_ids"] = list(share.gpus)
         if share.utilization is not None:
-            found["gpu_memory_utilization"] = share.utilization
-        if found.pop("devices", None) is not None:  # the named GPUs hold one model together
-            copies = worker_count(config) // int(found.get("tensor_parallel_size") or 1)
-            found.setdefault("tensor_parallel_size", max(1, len(share.gpus) // copies))
-    return found
+            arguments["gpu_memory_utilization"] = share.utilization
+        if arguments.pop("devices", None) is not None:  # the named GPUs hold one model together
+            copies = worker_count(config) // int(arguments.get("tensor_parallel_size") or 1)
+            arguments.setdefault("tensor_parallel_size", max(1, len(share.gpus) // copies))
+    return arguments

@@ -75,13 +75,13 @@ def to_call(prompt: Prompt, engine_input: Any, result: Any, requested_at: float)
     )
 
 
-def _logprobs(found: Any) -> TokenLogprobs | None:
+def _logprobs(logprobs: Any) -> TokenLogprobs | None:
     """Return the log-probability of each sampled token. vLLM puts it before those of other tokens."""
-    if not found:
+    if not logprobs:
         return None
-    first = found.start_indices
-    texts = tuple(found.decoded_tokens[number] or "" for number in first)
-    return TokenLogprobs(texts, tuple(found.logprobs[number] for number in first))
+    first = logprobs.start_indices
+    texts = tuple(logprobs.decoded_tokens[number] or "" for number in first)
+    return TokenLogprobs(texts, tuple(logprobs.logprobs[number] for number in first))
 
 
 def replica_of(key: CallKey, replicas: int) -> int | None:

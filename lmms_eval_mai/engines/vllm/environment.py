@@ -127,19 +127,20 @@ def _variables(pair: Sequence[EngineConfig], machine: Machine) -> dict[str, str 
     if machine.platform == "cuda":
         # vLLM forks by default. A process with threads, which may hold another engine's locks, must not be forked.
         # CUDA's own numbers begin with the fastest GPU. vLLM's are those of `nvidia-smi`.
-        found: dict[str, str | None] = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        variables: dict[str, str | None] = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         if machine.rank is not None and given.get("OMP_NUM_THREADS") == "1":
-            found["OMP_NUM_THREADS"] = threads  # torchrun's 1 makes the weights load slowly
-        return found
-    found = {"TORCH_CPP_LOG_LEVEL": given.get("TORCH_CPP_LOG_LEVEL", "ERROR")}  # torch warns about vLLM's NUMA binding
+            variables["OMP_NUM_THREADS"] = threads  # torchrun's 1 makes the weights load slowly
+        return variables
+    # torch warns about vLLM's NUMA binding.
+    variables = {"TORCH_CPP_LOG_LEVEL": given.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
     if not any(config.arguments.get("enforce_eager") is False for config in pair):
         # vLLM would still compile a function that ranks log-probabilities, in five seconds and with a C++ compiler.
-        found["TORCHDYNAMO_DISABLE"] = "1"
+        variables["TORCHDYNAMO_DISABLE"] = "1"
     if BOUND_THREADS in given:
-        return found
+        return variables
     # This process prepares the prompts and needs cores too, and a bound thread would wait for it. vLLM's default binds
     # the threads of both engines to the same cores.
-    found |= {BOUND_THREADS: "nobind", "OMP_NUM_THREADS": threads}
+    variables |= {BOUND_THREADS: "nobind", "OMP_NUM_THREADS": threads}
     # vLLM's CPU build brings Intel's OpenMP library. The threads of GCC's, the default, keep their cores for
     # milliseconds after each computation. KMP_BLOCKTIME: milliseconds; with Intel's default of 200, images and decoding
     # took 2 to 4% longer.
@@ -148,5 +149,5 @@ def _variables(pair: Sequence[EngineConfig], machine: Machine) -> dict[str, str 
         for file in metadata.files("intel-openmp") or []:
             if file.name == "libiomp5.so" and not any(name in preloaded for name in ("libgomp", "libiomp", "libomp")):
                 paths = filter(None, [preloaded, os.path.realpath(file.locate())])
-                found |= {PRELOADED: ":".join(paths), "KMP_BLOCKTIME": given.get("KMP_BLOCKTIME", "1")}
-    return found
+                variables |= {PRELOADED: ":".join(paths), "KMP_BLOCKTIME": given.get("KMP_BLOCKTIME", "1")}
+    return variables

@@ -57,15 +57,15 @@ class GpuShare:
 
 def shares(pair: Sequence[EngineConfig], gpu_count: int, rank: int | None = None) -> dict[Side, GpuShare]:
     """Return what each engine gets. `rank`: of this process among those of a launcher. Raises `ArgumentError`."""
-    found: dict[Side, GpuShare] = {}
+    gpu_shares: dict[Side, GpuShare] = {}
     for config in sorted(pair, key=lambda config: _named_gpus(config) is None):  # those that the user places come first
-        taken = {gpu for share in found.values() for gpu in share.gpus}
+        taken = {gpu for share in gpu_shares.values() for gpu in share.gpus}
         size = weight_bytes(config.model, config.arguments.get("revision"))
-        found[config.side] = GpuShare(_gpus(config, taken, gpu_count, rank), size)
-    if len(pair) < 2 or not set(found["small"].gpus) & set(found["large"].gpus):
-        return found
-    needs = {side: BESIDES_WEIGHTS + (share.weight_bytes or 0) for side, share in found.items()}
-    if any(share.weight_bytes is None for share in found.values()):
+        gpu_shares[config.side] = GpuShare(_gpus(config, taken, gpu_count, rank), size)
+    if len(pair) < 2 or not set(gpu_shares["small"].gpus) & set(gpu_shares["large"].gpus):
+        return gpu_shares
+    needs = {side: BESIDES_WEIGHTS + (share.weight_bytes or 0) for side, share in gpu_shares.items()}
+    if any(share.weight_bytes is None for share in gpu_shares.values()):
         needs = dict.fromkeys(needs, 1)
     for config, other in (pair, pair[::-1]):
         share, given = (one.arguments.get("gpu_memory_utilization") for one in (config, other))
@@ -76,8 +76,8 @@ def shares(pair: Sequence[EngineConfig], gpu_count: int, rank: int | None = None
             )
         if share is None:
             share = USABLE - given if given else USABLE * needs[config.side] / sum(needs.values())
-        found[config.side] = replace(found[config.side], utilization=round(share, 4))
-    return found
+        gpu_shares[config.side] = replace(gpu_shares[config.side], utilization=round(share, 4))
+    return gpu_shares
 
 
 def kv_cache_bytes(config: EngineConfig, memory: float, share: GpuShare, batched_tokens: int) -> int | None:
