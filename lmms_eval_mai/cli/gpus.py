@@ -69,4 +69,7 @@ def describe(config: Config, gpus: Sequence[float]) -> str:
             "Neither the cache nor the hub has the models, so these shares are guesses. docs/first-run.md has those of "
             "the named pairs."
         )
+    unused = len(gpus) - len({gpu for share in gpu_shares.values() for gpu in share.gpus})
+    if unused:
+        note += f" {unused} of the GPUs get no work; docs/scale-out.md shows how all of them do."
     return f"{table}\n{note}"

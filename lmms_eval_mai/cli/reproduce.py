@@ -3,7 +3,7 @@
 These are the small and the large model alone with each prompt, Full RT and MAI. --paper qwen chooses all pairs,
 benchmarks and tables of the paper's Qwen3-VL models, and --paper internvl those of InternVL3.5. The engines of a pair
 start once, and no greedy call is made twice. Each run has the output folder of an lmms-eval command. At the end, the
-tables are printed. The same command after an interruption continues.
+scores are printed; report.md and report.html have all tables. The same command after an interruption continues.
 """
 
 import argparse

@@ -12,8 +12,8 @@ import pandas as pd
 from lmms_eval_mai.frames import lines_of
 from lmms_eval_mai.reports.report import Cell, Column, Estimate, Report, Table
 
-WIDTH = 80
-"""Columns of a terminal that notes fit into."""
+WIDTH, WIDEST = 80, 100
+"""Columns of a terminal that notes fit into, and tables where possible."""
 
 
 def frame(table: Table) -> pd.DataFrame:
@@ -51,8 +51,16 @@ def text(cell: Cell, column: Column[Any], names: Mapping[str, str] | None = None
 
 def terminal(report: Report) -> str:
     """Return the report for a terminal. Rows about one benchmark, or one cascade, stand below a line that names it."""
-    parts = ["\n".join([table.title, *_lines(table, report.names), *_wrapped(table.notes)]) for table in report.tables]
+    parts = ["\n".join([table.title, *_parts(table, report.names), *_wrapped(table.notes)]) for table in report.tables]
     return "\n\n".join([*parts, *filter(None, ("\n".join(_wrapped((*report.explanations, *report.gaps))),))]) + "\n"
+
+
+def _parts(table: Table, names: Mapping[str, str]) -> list[str]:
+    """Return the lines of a table. If it is too wide, its brief columns, such as the exits, stand below the others."""
+    lines, main, brief = _lines(table, names), table.without("brief"), table.only("brief")
+    if max(map(len, lines)) <= WIDEST or not brief.rows or len(main.columns) < table.names + 2:
+        return lines
+    return [*_lines(main, names), "", *_lines(brief, names)]
 
 
 def _lines(table: Table, names: Mapping[str, str]) -> list[str]:
@@ -104,9 +112,8 @@ def latex(report: Report) -> str:
     for table in report.tables:
         align = "".join("l" if column.kind == "text" else "r" for column in table.columns)
         cells = texts(table, report.names)
-        shown.append(
-            cells.to_latex(index=False, escape=True, column_format=align, caption=table.title, label=table.key)
-        )
+        title = re.sub(r"([%&_#$])", r"\\\1", table.title)  # pandas escapes the cells only
+        shown.append(cells.to_latex(index=False, escape=True, column_format=align, caption=title, label=table.key))
     return "\n".join(shown)
 
 

@@ -44,7 +44,8 @@ TABLES = {
     "table-10": (
         {10: QWEN},
         "Table 10: multi-agent inference (MAI), %",
-        "agree_short is MV small(S)/large(S), agree_think is MV small(R)/large(S), transfer is RT.",
+        "agree_short is MV small(S)/large(S), agree_think is MV small(R)/large(S), transfer is RT. The paper has only "
+        "MAI, Full RT and models alone.",
     ),
     "table-15": ({15: QWEN}, "Table 15: the cascade with R and with R(S2), %", ""),
     "table-11": (
@@ -112,11 +113,12 @@ def _places(runs: Runs, run: Run) -> Iterator[tuple[str, Run | None, str]]:
         small_r = runs.get(benchmark, setup.alone("small", "R"))
         large_r = runs.get(benchmark, setup.alone("large", "R", not benchmark_of(benchmark).one_stage))
         yield from (("table-8", other, "score") for other in (small_r, runs.short(run, "large"), large_r, run))
+    if setup.kind in ("own", "cascade"):
+        yield from (("table-10", run, measure) for measure in (*MAI.exits, "score"))
     if setup.method == MAI:
         small_r = runs.get(benchmark, setup.alone("small", setup.variant, setup.two_stage))
         others = (runs.short(run, "small"), small_r, runs.short(run, "large"), runs.full_rt(run))
         yield from (("table-10", other, "score") for other in others)
-        yield from (("table-10", run, measure) for measure in (*MAI.exits, "score"))
         if runs.get(benchmark, replace(setup, two_stage=not setup.two_stage)):
             yield from (("table-15", run, measure) for measure in (*MAI.exits[1:], "score"))
 

@@ -74,6 +74,13 @@ class Table:
         rows = tuple(tuple(row[number] for number in kept) for row in self.rows)
         return replace(self, columns=tuple(self.columns[number] for number in kept), rows=rows)
 
+    def only(self, kind: Kind) -> "Table":
+        """Return the names and the columns of a kind, of the rows that have a cell in them."""
+        kept = [n for n, column in enumerate(self.columns) if n < self.names or column.kind == kind]
+        rows = [tuple(row[number] for number in kept) for row in self.rows]
+        filled = tuple(row for row in rows if any(cell is not None for cell in row[self.names :]))
+        return replace(self, columns=tuple(self.columns[number] for number in kept), rows=filled)
+
 
 def table(
     key: str, title: str, columns: Sequence[Column[Row]], rows: Iterable[Row], notes: Sequence[str] = ()

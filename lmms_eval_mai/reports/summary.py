@@ -233,10 +233,10 @@ def harm_table(runs: Runs) -> Iterator[Table]:
 
 
 def _lost_by_checks(runs: Runs, run: Run) -> int | None:
-    """Return the number of answers that a cascade did not transfer, that are wrong, and that Full RT has right. None:
+    """Return the number of answers that passed a check of a cascade, that are wrong, and that Full RT has right. None:
     there is no Full RT beside a cascade."""
-    full_rt = runs.full_rt(run)
+    full_rt, checks = runs.full_rt(run), [stop.exit for stop in run.setup.method.stops if stop.agree or stop.sure]
     if run.setup.kind == "full_rt" or full_rt is None:
         return None
     own, other = runs.common(run, full_rt)
-    return int((~is_transferred(run)[own.index] & (own.score < RIGHT) & (other.score >= RIGHT)).sum())
+    return int((own.exit.isin(checks) & (own.score < RIGHT) & (other.score >= RIGHT)).sum())

@@ -54,6 +54,24 @@ def test_the_terminal_has_the_summary_first_and_each_note_once_in_100_columns(tm
     assert "  MAI [a] " in shown and "  small-R(S2) " in shown
 
 
+def test_exits_that_make_a_table_too_wide_stand_below_its_other_columns() -> None:
+    exits = [Column(f"exit_{number}", "brief", 1, str) for number in range(8)]
+    columns = (
+        Column("method", "text", 1, str),
+        Column("number of documents", "count", 0, str),
+        Column("score", "number", 1, str),
+        *exits,
+    )
+    rows = (("with exits", 20, 91.5, *range(8)), ("alone", 10, 80.0, *[None] * 8))
+    table = Table("methods", "Methods", columns, rows)
+    lines = FORMATS["terminal"](of_table(table)).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert [line.split() for line in lines[2:4]] == [["with", "exits", "20", "91.5"], ["alone", "10", "80.0"]]
+    assert lines[-1].split() == ["with", "exits", *(f"{number}.0" for number in range(8))]
+    narrow = dataclasses.replace(table, columns=columns[:4], rows=tuple(row[:4] for row in rows))
+    assert FORMATS["terminal"](of_table(narrow)).splitlines()[2].split() == ["with", "exits", "20", "91.5", "0.0"]
+
+
 def test_each_of_many_sets_of_options_has_a_letter_of_its_own(tmp_path: Path) -> None:
     for number in range(30):
         world = dataclasses.replace(POPE, options={"anls_threshold": number / 100})
@@ -90,7 +108,8 @@ def test_latex_has_a_table_environment_for_each_table_and_escapes_special_charac
     shown = FORMATS["latex"](found)
     assert shown.count(r"\begin{tabular}") == shown.count(r"\end{tabular}") == len(found.tables)
     columns = (Column("a_b", "text", 1, str), Column("n", "count", 1, str), Column("p", "p", 1, str))
-    lines = FORMATS["latex"](of_table(Table("x", "X", columns, (("x_1 #{}~^\\", 3, 0.0004),)))).split("\n")
+    lines = FORMATS["latex"](of_table(Table("x", "X, %", columns, (("x_1 #{}~^\\", 3, 0.0004),)))).split("\n")
+    assert r"\caption{X, \%}" in lines
     assert r"\toprule" in lines and r"a\_b & n & p \\" in lines
     assert lines[lines.index(r"\midrule") + 1].startswith(r"x\_1 \#\{\}")
 

@@ -5,6 +5,7 @@ import argparse
 import ast
 import dataclasses
 import importlib
+import itertools
 import re
 import shlex
 import subprocess
@@ -67,6 +68,13 @@ def test_pages_that_the_code_names_exist() -> None:
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     named = {page for path in files for page in re.findall(r"\bdocs/[\w-]+\.md", path.read_text(encoding="utf-8"))}
     assert named and [page for page in sorted(named) if not (ROOT / page).is_file()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tables_have_as_many_headings_as_columns(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    tables = [pair for pair in itertools.pairwise(lines) if re.fullmatch(r" *[|][-:| ]+[|]", pair[1])]
+    assert all(len(re.findall(r"(?<!\\)[|]", heading)) == marks.count("|") for heading, marks in tables), page
 
 
 def test_pages_are_short() -> None:
