@@ -72,6 +72,17 @@ class RestartedEngine:
         """Whether calls are answered: the engine was not given up and is not restarting."""
         return self._end is None and (self._restart is None or self._restart.done())
 
+    @property
+    def has_died(self) -> bool:
+        """Whether the engine's process has ended, and no call has noticed it yet. Only vLLM's engines tell."""
+        return self.is_up and not getattr(self.engine, "is_alive", True)
+
+    async def restart_if_dead(self) -> None:
+        """Start an engine again that died while no call ran. It counts like any crash."""
+        if self.has_died:
+            crash = EngineCrashed(f"The {self.side} engine died while it had no work.")
+            self._restart = asyncio.create_task(self._start_again(crash, is_free=False))
+
     def count_tokens(self, text: str) -> int | None:
         return self.engine.count_tokens(text)
 

@@ -99,9 +99,13 @@ class Service:
 
     def down(self) -> list[Side]:
         """Return the sides whose engines restart, or have had calls and answered none for as long as a request may
-        take."""
+        take. An engine that died without a call is started again."""
         limit, models = self.settings.request_timeout, self._engines.models.items()
-        return [side for side, model in models if not model.is_up or self.metrics.silent_s(side) > limit]
+        dead = [side for side, model in models if self.is_ready and model.has_died]
+        for side in dead:
+            self._engines.submit(self._engines.models[side].restart_if_dead())
+        is_down = {side: not model.is_up or self.metrics.silent_s(side) > limit for side, model in models}
+        return [side for side in is_down if is_down[side] or side in dead]
 
     async def answer(self, question: Question) -> AsyncGenerator[Call | Trace]:
         """Ask a question. Yields its finished calls, and its trace at the end. To close this cancels the calls. Raises

@@ -74,6 +74,11 @@ def test_each_model_has_gpus_of_its_own_if_there_are_enough(
     ("gpus", "arguments", "named"),
     [
         (1, {"small_gpu_memory_utilization": 0.95}, "small_gpu_memory_utilization=0.95"),
+        (
+            1,
+            {"small_gpu_memory_utilization": 0.5, "large_gpu_memory_utilization": 0.6},
+            "large_gpu_memory_utilization=0.6",
+        ),
         (1, {"large_tensor_parallel_size": 2}, "tensor_parallel_size"),
         (2, {"rank": 0, "large_tensor_parallel_size": 2}, "tensor_parallel_size"),
         (2, {"small_devices": 2}, "small_devices"),

@@ -53,15 +53,24 @@ def test_replies_are_those_of_an_lmms_eval_run_also_after_an_engine_is_killed(
     arguments = ["serve", "--pair", "demo", "--port", "0", "--model_args", "dtype=float32,max_open_samples=16"]
     process = command(tmp_path, tmp_path / "log", *arguments, name="lmms-eval-mai")
     url = address_in(tmp_path / "log", process.process)
-    below = psutil.Process(process.process.pid).children(recursive=True)
-    core = random.choice([child for child in below if "EngineCore" in " ".join(child.cmdline())])
+
+    def cores() -> list[psutil.Process]:
+        below = psutil.Process(process.process.pid).children(recursive=True)
+        return [child for child in below if "EngineCore" in " ".join(child.cmdline())]
+
+    core = random.choice(cores())
 
     async def ask_all() -> list[Any]:
+        nonlocal core
         async with (
             openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
             httpx.AsyncClient(base_url=url, timeout=60) as http,
         ):
             answered = await asyncio.gather(*(ask(client, doc) for doc in docs[:KILLED_AFTER]))
+            core.kill()  # without any work
+            await watch(http, 503)
+            await watch(http, 200)
+            core = random.choice(cores())
             core.suspend()  # every document asks both engines, so none of these can end
             asking = [asyncio.ensure_future(ask(client, doc)) for doc in docs[KILLED_AFTER:]]
             while (await http.get("/health")).json()["requests"] < len(asking):

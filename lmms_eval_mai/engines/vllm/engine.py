@@ -72,6 +72,11 @@ class VllmEngine:
         self._replicas = 1
         self._request_numbers = itertools.count()
 
+    @property
+    def is_alive(self) -> bool:
+        """False if vLLM knows that its processes have ended."""
+        return self.llm is None or not self.llm.errored
+
     def identity(self) -> str:
         import vllm
 

@@ -64,6 +64,12 @@ def shares(pair: Sequence[EngineConfig], gpu_count: int, rank: int | None = None
         gpu_shares[config.side] = GpuShare(_gpus(config, taken, gpu_count, rank), size)
     if len(pair) < 2 or not set(gpu_shares["small"].gpus) & set(gpu_shares["large"].gpus):
         return gpu_shares
+    both = {config.side: config.arguments.get("gpu_memory_utilization") or 0 for config in pair}
+    if sum(both.values()) > 1:
+        raise ArgumentError(
+            f"small_gpu_memory_utilization={both['small']:g} and large_gpu_memory_utilization={both['large']:g} are "
+            "more than the GPU that both engines share. Lower them."
+        )
     needs = {side: BESIDES_WEIGHTS + (share.weight_bytes or 0) for side, share in gpu_shares.items()}
     if any(share.weight_bytes is None for share in gpu_shares.values()):
         needs = dict.fromkeys(needs, 1)
