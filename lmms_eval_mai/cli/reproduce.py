@@ -87,15 +87,15 @@ def _report(folder: Path) -> None:
 
     runs = build.read([folder])
     report = build.of_runs(runs)
+    methods = report.table("methods")
     scores = replace(
-        report.table("methods").without("brief"),
-        title="Methods: score, output tokens of each model, seconds per document",
+        methods.without("brief"), title="Methods: score, output tokens of each model, seconds per document"
     )
-    print(f"\n{terminal(replace(report, tables=(scores,), gaps=()))}")
+    exits = replace(methods.only("brief"), title="Exits in percent of the documents", notes=())
+    print(f"\n{terminal(replace(report, tables=(scores, exits) if exits.rows else (scores,), gaps=()))}")
     (folder / "report.md").write_text(markdown(report), encoding="utf-8")
-    print(f"The exits, and all tables: {folder / 'report.md'}")
     page.write(folder / "report.html", report, runs, load_images(runs))
-    print(f"The page with all samples: {folder / 'report.html'}")
+    print(f"All tables: {folder / 'report.md'}; the page with all samples: {folder / 'report.html'}")
 
 
 def _chosen(given: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], list[str]]:

@@ -171,7 +171,8 @@ class Runs:
                 short += f" [{letters.setdefault(options, letter(len(letters)))}]"
             names[self.name(setup)] = short
         shown = {model: labels.get(model) or self.label(model) for model in models}
-        legend = [f"{label} = {model}" for model, label in shown.items() if label != model]
+        written = [f"{label} = {model}" for model, label in shown.items() if label != model]
+        legend = [", ".join(written)] if written else []
         legend += [f"{', '.join(sorted(common))}: of all methods"] if common else []
         return names, (*legend, *(f"[{name}] = {', '.join(options)}" for options, name in letters.items()))
 

@@ -59,16 +59,17 @@ def method_table(runs: Runs) -> Iterator[Table]:
         *(Column(exit.replace("_", "_\n"), "brief", 1, partial(share, exit)) for exit in ordered),
         Column("wall s", "number", 3, partial(cost, "wall_s")),
     ]
+    note = (
+        "Brackets: 95% intervals. Wall seconds: all documents at a time; compare them on one machine only. Runs that "
+        "share calls have none. Own thinking, and MAI with other checks, are not in the paper."
+    )
+    guessed = " On MMMU, lmms-eval's scorer guesses an option in place of an answer that it cannot read."
     return table(
         "methods",
         "Methods: score, output tokens of each model, exits in percent of the documents, seconds per document",
         columns,
         every,
-        (
-            "Brackets: 95% intervals. Wall seconds: all documents at a time; compare them on one machine only. Runs "
-            "that share calls have none. Own thinking, and MAI with other checks, are not in the paper. On MMMU, "
-            "lmms-eval's scorer guesses an option in place of an answer that it cannot read.",
-        ),
+        [note + guessed * any("mmmu" in run.benchmark for run in every)],
     )
 
 
