@@ -49,7 +49,7 @@ test-long: env
 # The first 200 of the 3,000 documents; demo-full runs them all. The engines of the pair start once for all methods.
 demo: LIMIT := --limit 200
 demo-full: LIMIT :=
-demo demo-full: RUNS := reproduce --pair demo --benchmarks shapes --tables 8,10 $(LIMIT) --output_path out/demo
+demo demo-full: RUNS := reproduce --pair demo --benchmarks shapes --tables 8,10 --output_path out/demo $(LIMIT)
 demo demo-full: env
 	@rm -rf out/demo
 	@$(PY) -m lmms_eval_mai $(RUNS)
