@@ -258,7 +258,7 @@ def show(
         "errors_to_20%": float((error < 0.2).mean()),
     }
     print(
-        f"\nPredicted for this machine: the fastest method in {checks['fastest_right']} cells; median error of the times "
+        f"\nPredicted for this machine: the fastest method in {checks['fastest_right']} cells; median error "
         f"{checks['error']:.0%}; within 20%: {checks['errors_to_20%']:.0%}. Times and runs: {given.output_path}"
     )
     print(json.dumps({"device": device_name(), "runs": given.runs, "repeats": given.repeats, **checks, **figures}))
