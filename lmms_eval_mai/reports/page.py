@@ -34,6 +34,9 @@ X_AXIS, Y_AXIS = (42, 466), (240, 12)
 TOKENS = [step * 10.0**power for power in range(-1, 6) for step in (1, 2, 5)]
 """Ticks of the logarithmic axis."""
 
+BESIDE = ((7, -5), (-16, -5), (7, 14), (-16, 14))
+"""Places of the label of a point: to the right and down, in units of the figure."""
+
 Images = Mapping[str, Mapping[int, str]]
 """Benchmark -> document -> its image: WebP in base64."""
 
@@ -110,10 +113,13 @@ def score_over_tokens(runs: Runs, benchmark: str, names: Mapping[str, str]) -> d
         return round(float(np.interp(score, [y_ticks[0], y_ticks[-1]], Y_AXIS)), 1)
 
     points: list[dict[str, Any]] = []
+    taken = [(x(tokens) - 4, y(score.value) + 5) for _, _, tokens, score in methods]
     for name, kind, tokens, score in methods:
-        label_x, label_y = x(tokens) + 7, round(y(score.value) - 5, 1)
-        while any(abs(label_x - other["label_x"]) < 18 and abs(label_y - other["label_y"]) < 12 for other in points):
-            label_x += 1
+        # A label stands beside its point, and where it covers no other point or label if there is such a place.
+        places = [(x(tokens) + right, round(y(score.value) + down, 1)) for right, down in BESIDE]
+        free = [place for place in places if all(abs(place[0] - a) >= 10 or abs(place[1] - b) >= 10 for a, b in taken)]
+        label_x, label_y = (free or places)[0]
+        taken.append((label_x, label_y))
         points.append(
             {
                 "x": x(tokens),

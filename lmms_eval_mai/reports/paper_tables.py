@@ -128,7 +128,8 @@ def _estimate(runs: Runs, run: Run, measure: str, times: Mapping[Run, pd.Series]
     if measure == "score":
         return runs.score(run)
     if measure in MAI.exits:
-        return runs.share(run, run.samples.exit.dropna() == measure)
+        is_own = measure in run.setup.method.exits
+        return runs.share(run, run.samples.exit.dropna() == measure) if is_own else None
     if measure in ("tokens", "answer_tokens"):
         calls = run.calls[run.calls.prompt == OF_VARIANT[run.setup.variant]].set_index("doc_id")
         if len(calls) != run.documents:
