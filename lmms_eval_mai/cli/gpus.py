@@ -71,5 +71,5 @@ def describe(config: Config, gpus: Sequence[float]) -> str:
         )
     unused = len(gpus) - len({gpu for share in gpu_shares.values() for gpu in share.gpus})
     if unused:
-        note += f" {unused} of the GPUs get no work; docs/scale-out.md shows how all of them do."
+        note += f" GPUs without work: {unused} (docs/scale-out.md)."
     return f"{table}\n{note}"

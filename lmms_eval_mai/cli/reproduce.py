@@ -2,8 +2,8 @@
 
 These are the small and the large model alone with each prompt, Full RT and MAI. --paper qwen chooses all pairs,
 benchmarks and tables of the paper's Qwen3-VL models, and --paper internvl those of InternVL3.5. The engines of a pair
-start once, and no greedy call is made twice. Each run has the output folder of an lmms-eval command. At the end, the
-scores are printed; report.md and report.html have all tables. The same command after an interruption continues.
+start once, and no greedy call is made twice. Each run has the output folder of an lmms-eval command. At the end, scores
+and exits are printed; report.md and report.html have all tables. The same command after an interruption continues.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def main(given: argparse.Namespace) -> None:
 
 
 def _report(folder: Path) -> None:
-    """Print one row for each method, and write all tables and the page into the folder."""
+    """Print the scores and the exits of each method, and write all tables and the page into the folder."""
     from lmms_eval_mai.cli.report import load_images
     from lmms_eval_mai.reports import build, page
     from lmms_eval_mai.reports.formats import markdown, terminal

@@ -74,13 +74,19 @@ class RestartedEngine:
 
     @property
     def has_died(self) -> bool:
-        """Whether the engine's process has ended, and no call has noticed it yet. Only vLLM's engines tell."""
-        return self.is_up and not getattr(self.engine, "is_alive", True)
+        """Whether the engine's process has ended while no call runs. Only vLLM's engines tell."""
+        return self.is_up and not self._running and not getattr(self.engine, "is_alive", True)
+
+    @property
+    def given_up(self) -> EngineCrashed | None:
+        """Why the engine is not started again. None: it was not given up."""
+        return None if isinstance(self._end, EngineNotRunning) else self._end
 
     async def restart_if_dead(self) -> None:
         """Start an engine again that died while no call ran. It counts like any crash."""
         if self.has_died:
-            crash = EngineCrashed(f"The {self.side} engine died while it had no work.")
+            last_error = getattr(self.engine, "last_error", str)()
+            crash = EngineCrashed(f"The {self.side} engine died while it had no work. {last_error}")
             self._restart = asyncio.create_task(self._start_again(crash, is_free=False))
 
     def count_tokens(self, text: str) -> int | None:

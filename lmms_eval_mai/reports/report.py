@@ -70,13 +70,14 @@ class Table:
 
     def without(self, kind: Kind) -> "Table":
         """Return the table without the columns of a kind."""
-        kept = [number for number, column in enumerate(self.columns) if column.kind != kind]
-        rows = tuple(tuple(row[number] for number in kept) for row in self.rows)
-        return replace(self, columns=tuple(self.columns[number] for number in kept), rows=rows)
+        return self.at([number for number, column in enumerate(self.columns) if column.kind != kind])
 
     def only(self, kind: Kind) -> "Table":
         """Return the names and the columns of a kind, of the rows that have a cell in them."""
-        kept = [n for n, column in enumerate(self.columns) if n < self.names or column.kind == kind]
+        return self.at([n for n, column in enumerate(self.columns) if n < self.names or column.kind == kind])
+
+    def at(self, kept: Sequence[int]) -> "Table":
+        """Return some columns of the table, of the rows that have a cell besides their names."""
         rows = [tuple(row[number] for number in kept) for row in self.rows]
         filled = tuple(row for row in rows if any(cell is not None for cell in row[self.names :]))
         return replace(self, columns=tuple(self.columns[number] for number in kept), rows=filled)

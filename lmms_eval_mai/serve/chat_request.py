@@ -64,7 +64,9 @@ def _read_image(image_url: Any) -> EncodedImage:
         with PIL.Image.open(io.BytesIO(data), formats=FORMATS) as image:
             return EncodedImage(image.width * image.height, data)
     except Exception:  # as in `open_image`
-        raise ValueError(f"expected a file in base64 that Pillow opens as {', '.join(FORMATS)}") from None
+        raise ValueError(
+            f"expected a whole {', '.join(FORMATS)} file in base64, without many texts or very many pixels"
+        ) from None
 
 
 def wrong(message: str, *place: str | int) -> ValidationError:

@@ -95,9 +95,10 @@ class Server(uvicorn.Server):
 
     async def _watch(self) -> None:
         """Close the connections that have waited too long for their clients, and the oldest of them if they are too
-        many. Stop the server after a crash."""
+        many. Let engines that died start again, and stop the server if one cannot."""
         since: dict[Any, float] = {}
         while not self._service.crash:
+            self._service.watch_engines()
             now, waiting = time.monotonic(), {}
             connections: set[Any] = set(self.server_state.connections)  # of the class for http="h11"
             for connection in connections:

@@ -98,14 +98,18 @@ class Service:
         self._evaluation.stop()
 
     def down(self) -> list[Side]:
-        """Return the sides whose engines restart, or have had calls and answered none for as long as a request may
-        take. An engine that died without a call is started again."""
+        """Return the sides whose engines are dead or restart, or have had calls and answered none for as long as a
+        request may take."""
         limit, models = self.settings.request_timeout, self._engines.models.items()
-        dead = [side for side, model in models if self.is_ready and model.has_died]
-        for side in dead:
-            self._engines.submit(self._engines.models[side].restart_if_dead())
-        is_down = {side: not model.is_up or self.metrics.silent_s(side) > limit for side, model in models}
-        return [side for side in is_down if is_down[side] or side in dead]
+        is_up = {side: model.is_up and not model.has_died for side, model in models}
+        return [side for side in is_up if not is_up[side] or self.metrics.silent_s(side) > limit]
+
+    def watch_engines(self) -> None:
+        """Start the engines again that died without work. One that cannot be started again ends the server."""
+        for model in self._engines.models.values():
+            if model.has_died:
+                self._engines.submit(model.restart_if_dead())
+            self.crash = self.crash or model.given_up
 
     async def answer(self, question: Question) -> AsyncGenerator[Call | Trace]:
         """Ask a question. Yields its finished calls, and its trace at the end. To close this cancels the calls. Raises

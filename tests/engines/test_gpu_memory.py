@@ -77,7 +77,7 @@ def test_each_model_has_gpus_of_its_own_if_there_are_enough(
         (
             1,
             {"small_gpu_memory_utilization": 0.5, "large_gpu_memory_utilization": 0.6},
-            "large_gpu_memory_utilization=0.6",
+            "0.6 of the large one",
         ),
         (1, {"large_tensor_parallel_size": 2}, "tensor_parallel_size"),
         (2, {"rank": 0, "large_tensor_parallel_size": 2}, "tensor_parallel_size"),

@@ -45,6 +45,7 @@ class Counting(ScriptedEngine):
         self.attempts: Counter[int] = Counter()
         self.order: list[int] = []  # the numbers of the calls, one for each attempt
         self.starts = self.running = self.most_running = 0
+        self.is_alive = True
         self.failed_starts: set[int] = set()  # the numbers of the starts that fail
 
     def answer(self, prompt: Prompt) -> Answer:
@@ -60,6 +61,7 @@ class Counting(ScriptedEngine):
             raise EngineStartError("no memory yet")
         self.most_running = 0
         await super().start()
+        self.is_alive = True
 
     async def close(self) -> None:
         await turns_of_the_loop(3)
@@ -124,6 +126,23 @@ def test_interrupted_calls_are_answered_and_the_calls_that_crash_the_engine_alon
 
     inner = Counting(lambda number, attempt: "death" if number in crashers and attempt <= last_attempt else None)
     with_engine(inner, use, restarts)
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_an_engine_that_dies_without_work_is_started_again_once_or_given_up(restarts: int) -> None:
+    async def use(engine: RestartedEngine) -> Any:
+        assert not engine.has_died and engine.given_up is None
+        inner.is_alive = False
+        assert engine.has_died
+        await asyncio.gather(*(engine.restart_if_dead() for _ in range(3)))
+        assert not engine.is_up
+        outcomes = kinds(await answers(engine, range(5)))
+        return outcomes, type(engine.given_up)
+
+    inner = Counting(lambda number, attempt: None)
+    outcomes, given_up = with_engine(inner, use, restarts)
+    assert inner.starts == 1 + restarts
+    assert (outcomes, given_up) == (({Call: 5}, type(None)) if restarts else ({EngineCrashed: 5}, EngineCrashed))
 
 
 def test_an_engine_whose_crashes_no_call_explains_is_not_restarted_when_no_restarts_are_left() -> None:

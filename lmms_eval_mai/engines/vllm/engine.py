@@ -119,7 +119,7 @@ class VllmEngine:
                 await llm.get_supported_tasks()
         except Exception as error:  # vLLM's EngineDeadError, or a TimeoutError
             what = f"crashed after its start, or gave no reply within {REPLY_LIMIT_S} s"
-            message = f"{self._name} {what}. {self._last_error()}"
+            message = f"{self._name} {what}. {self.last_error()}"
             await self.close()
             raise EngineStartError(message) from error
 
@@ -139,7 +139,8 @@ class VllmEngine:
                 self._parser = parser_of(name, copy.deepcopy(llm.renderer.get_tokenizer()), self._thinking.given)
             return llm, copy.deepcopy(llm.renderer.get_tokenizer())
 
-    def _last_error(self) -> str:
+    def last_error(self) -> str:
+        """Return a sentence about the error that ended a process of the engine."""
         error = self._processes and self._processes.last_error()
         return f"The last error: {error}" if error else "See its log above."
 
@@ -208,7 +209,7 @@ class VllmEngine:
             if self.llm is not llm:
                 raise EngineNotRunning(f"{self._name} was closed during {prompt.key}.") from error
             if isinstance(error, EngineDeadError):
-                raise EngineCrashed(f"{self._name} crashed during {prompt.key}. {self._last_error()}") from error
+                raise EngineCrashed(f"{self._name} crashed during {prompt.key}. {self.last_error()}") from error
             raise sample_error(prompt, self._config, self._context, error) from error
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:

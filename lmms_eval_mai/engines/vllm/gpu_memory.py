@@ -65,10 +65,10 @@ def shares(pair: Sequence[EngineConfig], gpu_count: int, rank: int | None = None
     if len(pair) < 2 or not set(gpu_shares["small"].gpus) & set(gpu_shares["large"].gpus):
         return gpu_shares
     both = {config.side: config.arguments.get("gpu_memory_utilization") or 0 for config in pair}
-    if sum(both.values()) > 1:
+    if min(both.values()) and sum(both.values()) > 1:
         raise ArgumentError(
-            f"small_gpu_memory_utilization={both['small']:g} and large_gpu_memory_utilization={both['large']:g} are "
-            "more than the GPU that both engines share. Lower them."
+            f"gpu_memory_utilization={both['small']:g} of the small engine and {both['large']:g} of the large one are "
+            "more than the GPU that both share. Lower them."
         )
     needs = {side: BESIDES_WEIGHTS + (share.weight_bytes or 0) for side, share in gpu_shares.items()}
     if any(share.weight_bytes is None for share in gpu_shares.values()):
