@@ -104,10 +104,9 @@ def golden(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for file in sorted((folder / "runs").rglob("*_samples_*.jsonl")):
         parts = [part for part in file.relative_to(folder / "runs").parts[:-1] if not part.startswith("mai_cascade-")]
-        run_name = "/".join(parts)
         for line in map(json.loads, file.read_text().splitlines()):
             kept = {"answer": line["filtered_resps"], "score": line.get("exact_match"), "trace": line["token_counts"]}
-            found |= flat(f"{run_name}/{line['doc_id']}", kept)
+            found |= flat("/".join([*parts, str(line["doc_id"])]), kept)
     report = json.loads((folder / "report.json").read_text())
     for table in report["tables"].values():
         table["rows"] = {

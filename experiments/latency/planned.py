@@ -125,15 +125,13 @@ class Bench:
         """Return the prompt tokens of calls with an image each, their ms without the work of this process, and the CPU
         ms of this process for preparing an image. The calls are made twice. The second time the prepared images come
         from vLLM's cache."""
-        texts, images = (
-            [str(number) for number in range(count)],
-            [self.image(time.perf_counter_ns()) for _ in range(count)],
-        )
-        _, _, first_cpu_ms = self.ask(side, texts, 1, images)
+        texts = [str(number) for number in range(count)]
+        pictures = [self.image(time.perf_counter_ns()) for _ in range(count)]
+        _, _, first_cpu_ms = self.ask(side, texts, 1, pictures)
         llm = self.engines.models[side].engine.llm  # type: ignore[attr-defined]
         self.engines.run(llm.reset_prefix_cache())
         self.engines.run(llm.reset_encoder_cache())
-        calls, ms, cpu_ms = self.ask(side, texts, 1, images)
+        calls, ms, cpu_ms = self.ask(side, texts, 1, pictures)
         return sum(call.prompt_tokens for call in calls), ms - cpu_ms, (first_cpu_ms - cpu_ms) / count
 
     def times(self, side: Side, batches: Sequence[int]) -> tuple[dict[str, Any], dict[str, float]]:

@@ -58,15 +58,15 @@ def terminal(report: Report) -> str:
 def _parts(table: Table, names: Mapping[str, str]) -> list[str]:
     """Return the lines of a table. If it is too wide, its brief columns, such as the exits, stand below the others, or
     else its last columns."""
-    lines, main, brief = _lines(table, names), table.without("brief"), table.only("brief")
+    lines, main, rest = _lines(table, names), table.without("brief"), table.only("brief")
     if max(map(len, lines)) <= WIDEST or len(table.columns) < table.names + 2:
         return lines
-    if not brief.rows or len(main.columns) < table.names + 2:
+    if not rest.rows or len(main.columns) < table.names + 2:
         end = len(table.columns) - 1
         while end > table.names + 1 and max(map(len, _lines(table.at(range(end)), names))) > WIDEST:
             end -= 1
-        main, brief = table.at(range(end)), table.at([*range(table.names), *range(end, len(table.columns))])
-    return [*_parts(main, names), "", *_parts(brief, names)]
+        main, rest = table.at(range(end)), table.at([*range(table.names), *range(end, len(table.columns))])
+    return [*_parts(main, names), "", *_parts(rest, names)]
 
 
 def _lines(table: Table, names: Mapping[str, str]) -> list[str]:

@@ -63,13 +63,14 @@ def method_table(runs: Runs) -> Iterator[Table]:
         "Brackets: 95% intervals. Wall seconds: all documents at a time; compare them on one machine only. Runs that "
         "share calls have none. Own thinking, and MAI with other checks, are not in the paper."
     )
-    guessed = " On MMMU, lmms-eval's scorer guesses an option in place of an answer that it cannot read."
+    if any("mmmu" in run.benchmark for run in every):
+        note += " On MMMU, lmms-eval's scorer guesses an option in place of an answer that it cannot read."
     return table(
         "methods",
         "Methods: score, output tokens of each model, exits in percent of the documents, seconds per document",
         columns,
         every,
-        [note + guessed * any("mmmu" in run.benchmark for run in every)],
+        [note],
     )
 
 

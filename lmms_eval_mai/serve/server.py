@@ -20,7 +20,7 @@ KEEP_ALIVE_S = 60
 """Seconds for which an idle connection stays open. OpenAI's client drops one after 5 s, and so does uvicorn by default:
 if both do it at the same time, the client's next request fails."""
 WATCH_S = 0.5
-"""Seconds between two looks at all connections."""
+"""Seconds between two looks at all connections and engines."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -98,7 +98,6 @@ class Server(uvicorn.Server):
         many. Let engines that died start again, and stop the server if one cannot."""
         since: dict[Any, float] = {}
         while not self._service.crash:
-            self._service.watch_engines()
             now, waiting = time.monotonic(), {}
             connections: set[Any] = set(self.server_state.connections)  # of the class for http="h11"
             for connection in connections:
@@ -112,4 +111,5 @@ class Server(uvicorn.Server):
                     connection.transport.abort()
             since = waiting
             await asyncio.sleep(WATCH_S)
+            self._service.watch_engines()
         self.should_exit = True

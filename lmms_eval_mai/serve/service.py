@@ -12,7 +12,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from lmms_eval_mai.contract import Call, Image, Side
-from lmms_eval_mai.errors import ArgumentError, EngineCrashed, EngineNotRunning, MaiError
+from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.method.benchmarks import GENERIC
 from lmms_eval_mai.method.calls import CallEvent, Pair
 from lmms_eval_mai.method.run import run
@@ -118,7 +118,7 @@ class Service:
         loop, calls = asyncio.get_running_loop(), asyncio.Queue[Call | None]()
 
         def on_call(event: CallEvent) -> None:  # on the event loop of the engines
-            self._observe(event)
+            self.metrics.observe(event)
             if event.call is not None:
                 loop.call_soon_threadsafe(calls.put_nowait, event.call)
 
@@ -148,12 +148,6 @@ class Service:
         self.metrics.exits.labels(question.config.method.name, trace.exit).inc()
         self.metrics.request_s.labels(trace.exit).observe(loop.time() - began)
         yield trace
-
-    def _observe(self, event: CallEvent) -> None:
-        self.metrics.observe(event)
-        has_crashed = isinstance(event.error, EngineCrashed) and not isinstance(event.error, EngineNotRunning)
-        if has_crashed and not self._engines.models[event.key.side].is_up:
-            self.crash = event.error
 
     async def _ask(self, sample: Sample, pair: Pair) -> Trace:
         """Run a sample and free its images. vLLM leaves them in reference cycles, which keep their pixels for some

@@ -11,7 +11,7 @@ not known, vLLM measures, and the engines start one after the other.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lmms_eval_mai.contract import EngineConfig, Side
+from lmms_eval_mai.contract import SIDES, EngineConfig, Side
 from lmms_eval_mai.engines.checkpoints import weight_bytes
 from lmms_eval_mai.engines.vllm.environment import worker_count
 from lmms_eval_mai.errors import ArgumentError
@@ -64,12 +64,6 @@ def shares(pair: Sequence[EngineConfig], gpu_count: int, rank: int | None = None
         gpu_shares[config.side] = GpuShare(_gpus(config, taken, gpu_count, rank), size)
     if len(pair) < 2 or not set(gpu_shares["small"].gpus) & set(gpu_shares["large"].gpus):
         return gpu_shares
-    both = {config.side: config.arguments.get("gpu_memory_utilization") or 0 for config in pair}
-    if min(both.values()) and sum(both.values()) > 1:
-        raise ArgumentError(
-            f"gpu_memory_utilization={both['small']:g} of the small engine and {both['large']:g} of the large one are "
-            "more than the GPU that both share. Lower them."
-        )
     needs = {side: BESIDES_WEIGHTS + (share.weight_bytes or 0) for side, share in gpu_shares.items()}
     if any(share.weight_bytes is None for share in gpu_shares.values()):
         needs = dict.fromkeys(needs, 1)
@@ -83,6 +77,12 @@ def shares(pair: Sequence[EngineConfig], gpu_count: int, rank: int | None = None
         if share is None:
             share = USABLE - given if given else USABLE * needs[config.side] / sum(needs.values())
         gpu_shares[config.side] = replace(gpu_shares[config.side], utilization=round(share, 4))
+    small, large = (gpu_shares[side].utilization or 0 for side in SIDES)
+    if small + large > 1:
+        raise ArgumentError(
+            f"gpu_memory_utilization={small:g} of the small engine and {large:g} of the large one are more than the "
+            "GPU that both share. Lower them."
+        )
     return gpu_shares
 
 
