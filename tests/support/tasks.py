@@ -13,6 +13,8 @@ BUILT_IN = {
     "realworldqa": "realworldqa",
 }
 """Benchmark -> the built-in task whose scorer calls no API."""
+FOLDERS = ("pope", "mmmu", "mmbench", "chartqa", "infovqa", "realworldqa")
+"""Folders of the built-in tasks."""
 VARIANTS = ("s", "e", "r", "e_s2", "r_s2")
 NAMES = [f"{benchmark}_{variant}" for benchmark in BUILT_IN for variant in VARIANTS]
 TWO_STAGE = [name for name in NAMES if name.endswith("_s2")]
