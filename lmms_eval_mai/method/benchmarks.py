@@ -7,19 +7,16 @@ import.
 """
 
 import ast
-import contextlib
-import logging
 import re
 import string
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
+
+from loguru import logger
 
 from lmms_eval_mai.method.agreement import AgreementRules, Benchmark, Doc
 from lmms_eval_mai.method.prompts import Kind
 
-_QUIET = threading.RLock()
-_SILENT = logging.Logger("mmbench", logging.CRITICAL)
 _LETTER = re.compile(r"[A-Z]")
 _DIGIT = re.compile(r"\d")
 _MANY_DIGITS = re.compile(r"\d{300}")
@@ -85,24 +82,9 @@ def _parse_mmbench(answer: str, doc: Doc) -> str | None:
 
     # The evaluator reads a missing option as the text "nan", which the answer "banana" contains.
     choices = mmbench_evaluator.build_choices({letter: doc.get(letter, "nan") for letter in "ABCD"})
-    with quiet_mmbench():
-        letter = mmbench_evaluator.can_infer(answer, choices) or extract_mcq_answer(answer, choices=sorted(choices))
+    logger.disable("lmms_eval.tasks.mmbench.mmbench_evals")  # it logs a line for many answers with the word "A"
+    letter = mmbench_evaluator.can_infer(answer, choices) or extract_mcq_answer(answer, choices=sorted(choices))
     return letter if letter and _is_given(doc.get(letter)) else None
-
-
-@contextlib.contextmanager
-def quiet_mmbench() -> Iterator[None]:
-    """Hide the line that lmms-eval's evaluator of MMBench logs for many answers with the word "A". loguru cannot say
-    whether the user disabled a module, so the module gets another logger for the time of the block. Only one thread at
-    a time can be in the block: lmms-eval scores in four threads."""
-    from lmms_eval.tasks.mmbench import mmbench_evals
-
-    with _QUIET:
-        own, mmbench_evals.eval_logger = mmbench_evals.eval_logger, _SILENT
-        try:
-            yield
-        finally:
-            mmbench_evals.eval_logger = own
 
 
 def _is_given(option: Any) -> bool:

@@ -5,8 +5,6 @@ from typing import Any
 import pandas
 from support.documents import MMMU_OPEN
 
-from lmms_eval_mai.method.benchmarks import quiet_mmbench
-
 Doc = dict[str, Any]
 
 
@@ -31,8 +29,7 @@ def _mmbench_en_dev(doc: Doc, results: list[str]) -> float:
     from lmms_eval.tasks.mmbench.en_utils import mmbench_evaluator, mmbench_process_results
 
     row = mmbench_process_results(doc, results)["gpt_eval_score"]
-    with quiet_mmbench():
-        return mmbench_evaluator.eval_sub_data(pandas.DataFrame([row]), {row["index"]: row["answer"]}, True)
+    return mmbench_evaluator.eval_sub_data(pandas.DataFrame([row]), {row["index"]: row["answer"]}, True)
 
 
 def _chartqa(doc: Doc, results: list[str]) -> float:
