@@ -34,7 +34,7 @@ from lmms_eval_mai.method.agreement import (
 from lmms_eval_mai.method.methods import MAI, Method, Stop
 from lmms_eval_mai.method.prompts import TransferAnswer, Variant
 from lmms_eval_mai.method.sparse import Selection, Sparse, select
-from lmms_eval_mai.method.thresholds import Thresholds, is_sure
+from lmms_eval_mai.method.thresholds import Thresholds
 from lmms_eval_mai.method.trace import LoggedPrompt, Sample, Settings, Trace, category_of, logged_prompt
 
 R = TypeVar("R")
@@ -222,10 +222,13 @@ class OpenSample:
 
     def is_sure(self, answer: Call, min_confidence: float | None = None) -> bool:
         """Return whether the model gave its answer a probability of at least the threshold, and the scorer can read
-        the answer. `min_confidence`: None: the threshold of the run."""
+        the answer. `min_confidence`: None: the threshold of the run. False if the engine reported no probability."""
         if min_confidence is None:
             min_confidence = self.min_confidence = self.pair.thresholds.of(self.sample.benchmark.name)
-        return is_sure(answer, min_confidence) and answer.parsed is not None
+        if answer.parsed is None or answer.answer_logprob is None:
+            return False
+        # `calibrate` compares logarithms too, so its threshold decides each question as it did there.
+        return answer.answer_logprob >= math.log(min_confidence)
 
     def reference(self, thinking: Call) -> str:
         """Return what the transfer prompt has of the thinking: the whole response, or the response without its

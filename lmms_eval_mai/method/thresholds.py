@@ -4,11 +4,8 @@ The paper's first check (Section 4.1) trusts two models that guess alike. A stop
 model gave to its own short answer of Eq. 5, p = P(A_short^l | Q + Prompt_simple) = exp(Call.answer_logprob).
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-from lmms_eval_mai.contract import Call
 
 DEFAULT = 0.9
 """The threshold if the user gives none. It is not calibrated for any pair."""
@@ -29,11 +26,3 @@ class Thresholds:
     def of(self, benchmark: str) -> float:
         """Return the threshold of a benchmark."""
         return self.by_benchmark.get(benchmark, self.min_confidence)
-
-
-def is_sure(answer: Call, min_confidence: float) -> bool:
-    """Return whether a model gave its answer at least this probability. False: less, or the engine did not report it.
-
-    Logarithms are compared, as `calibrate` does, so its threshold decides each question as it did there.
-    """
-    return answer.answer_logprob is not None and answer.answer_logprob >= math.log(min_confidence)
