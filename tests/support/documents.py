@@ -1,7 +1,5 @@
-"""Rules and documents for tests of mutual verification, and lmms-eval's own parse of an MMMU answer."""
+"""Rules and documents for tests of mutual verification."""
 
-import ast
-import random
 from typing import Any
 
 from lmms_eval_mai.method.agreement import AgreementRules, Benchmark, agree, read_answer
@@ -41,23 +39,3 @@ DOCS: dict[str, list[dict[str, Any]]] = {
 def texts_agree(benchmark: Benchmark, doc: dict[str, Any], a: str, b: str, rules: AgreementRules) -> bool:
     """Return whether the answers in two models' texts agree."""
     return agree(benchmark, *(read_answer(benchmark, doc, text) for text in (a, b)), rules)
-
-
-def mmmu_letter(doc: dict[str, Any], text: str) -> tuple[str, bool]:
-    """Return the letter that lmms-eval's scorer parses, and whether it was drawn at random.
-
-    A drawn letter depends on the seed, and drawing it changes the state of the random generator.
-    """
-    from lmms_eval.tasks.mmmu.utils import get_multi_choice_info, parse_multi_choice_response
-
-    index2ans, choices = get_multi_choice_info(ast.literal_eval(doc["options"]))
-    letters, drawn = [], []
-    kept = random.getstate()
-    for seed in (1, 2, 3, 4, 5):
-        random.seed(seed)
-        state = random.getstate()
-        letters.append(parse_multi_choice_response(text, choices, index2ans))
-        drawn.append(random.getstate() != state)
-    random.setstate(kept)
-    assert len(set(letters)) == 1 or all(drawn)
-    return letters[0], all(drawn)
