@@ -139,48 +139,6 @@ together E | think=Yes | Yes | same | l.simple s.explain
 that of `explain` too); the exit, and the calls: `s.simple` is the short answer of the small model."""
 
 
-def answers_of(given: str) -> dict[str, Answer]:
-    """Return the answer to each prompt: that in the table, or one that nobody can read."""
-    found = {prompt: Answer("Hm. [[?]]") for prompt in ("think", "stage2", "transfer")}
-    for one in given.split():
-        prompt, _, answer = one.rpartition("=")
-        text, _, probability = answer.partition("@")
-        logprob = math.log(float(probability)) if probability else None
-        found[prompt or "simple"] = Answer(f"[[{text}]]", answer_logprob=logprob)
-    return found | {"explain": found["think"]}
-
-
-@pytest.mark.parametrize("row", PATHS.strip().split("\n"))
-def test_answers_lead_to_an_exit_by_these_calls_with_the_papers_prompts(row: str) -> None:
-    given, small, large, exit, calls = (cell.strip() for cell in row.split("|"))
-    name, variant, *words = given.split()
-    one = sample(variant=variant, two_stage="two_stage" in words)
-    trace, *scripts = run_method(name, one, answers_of(small), answers_of(large), thresholds=Thresholds(0.7))
-    made = [f"{call.key.side[0]}.{call.key.prompt}" for call in trace.calls]
-    assert (trace.exit, made) == (exit, calls.split())
-    assert trace.settings.method == method_of(name) and trace.answer in trace.calls
-    thinking = {call.key.name: call.text for call in trace.calls if call.key.prompt in THINKING}
-    for call in trace.calls:
-        of = thinking.get(call.key.of, "")
-        ending = {
-            "simple": prompts.instruction("S", "word"),
-            "think": prompts.instruction("R", "word"),
-            "explain": prompts.instruction("E", "word"),
-            "stage2": prompts.stage2(of, "word"),
-            "transfer": prompts.transfer("previous_thinking", of, "word"),
-            "native": prompts.instruction("S", "word"),
-        }[call.key.prompt]
-        sent = [request for request in scripts[call.key.side == "large"].prompts if request.key == call.key]
-        assert len(sent) == 1 and "".join(map(str, sent[0].messages[-1].content[1:])).endswith(ending)
-
-
-def test_the_table_has_every_exit_of_each_method() -> None:
-    seen: dict[str, set[str]] = {}
-    for row in PATHS.strip().split("\n"):
-        seen.setdefault(row.split()[0], set()).add(row.split("|")[3].strip())
-    assert {name: set(method_of(name).exits) for name in seen} == seen and {*METHODS, *OWN} == {*seen}
-
-
 NATIVE = """
 mai S | Yes native=red</think>No | No | agree_think | s.simple l.simple s.native
 mai S | Yes native=No</think>Yes | No | transfer | s.simple l.simple s.native l.transfer
@@ -193,29 +151,63 @@ large - |  | native=red</think>Yes | large | l.native
 large R |  | think=Yes | large | l.think
 own_thinking S |  | No@0.5 native=red</think>Yes | large_think | l.simple l.native
 """
-"""Like `PATHS`, with `think=native`. `-`: another lmms-eval task."""
+"""Like `PATHS`, with `think=native`, and answers after a thinking. `-`: another lmms-eval task."""
+EXPLAIN = """
+mai S | Yes think=No | No | agree_think | s.simple l.simple s.explain
+mai R | Yes think=No | No | agree_think | s.simple l.simple s.think
+"""
+"""Like `PATHS`, with `think=E`."""
+ROWS = [
+    (think, row)
+    for think, rows in (("R", PATHS), ("native", NATIVE), ("E", EXPLAIN))
+    for row in rows.strip().split("\n")
+]
 
 
-@pytest.mark.parametrize("row", NATIVE.strip().split("\n"))
-def test_models_think_by_themselves_except_in_tasks_with_a_thinking_prompt(row: str) -> None:
+def answers_of(given: str) -> dict[str, Answer]:
+    """Return the answer to each prompt: that in the table, or one that nobody can read."""
+    found = {prompt: Answer("Hm. [[?]]") for prompt in ("think", "stage2", "transfer")}
+    for one in given.split():
+        prompt, _, answer = one.rpartition("=")
+        thought_and_answer, _, probability = answer.partition("@")
+        thought, mark, text = thought_and_answer.rpartition("</think>")
+        logprob = math.log(float(probability)) if probability else None
+        found[prompt or "simple"] = Answer(f"{thought}{mark}[[{text}]]", answer_logprob=logprob)
+    return found | {"explain": found["think"], "task": found.get("simple", Answer(""))}
+
+
+@pytest.mark.parametrize(("think", "row"), ROWS)
+def test_answers_lead_to_an_exit_by_these_calls_with_the_papers_prompts(think: Any, row: str) -> None:
     given, small, large, exit, calls = (cell.strip() for cell in row.split("|"))
     name, variant, *words = given.split()
     one = sample(variant=None if variant == "-" else variant, two_stage="two_stage" in words)
-    answers = []
-    for side in (small, large):
-        found = answers_of(side)
-        if "native" in found:
-            thinking, _, answer = found["native"].text[2:-2].partition("</think>")
-            found["native"] = Answer(f"{thinking}</think>\n\n[[{answer}]]")
-        answers.append(found | {"task": found.get("simple", Answer(""))})
-    trace, *scripts = run_method(name, one, *answers, think="native")
+    choices = {"thresholds": Thresholds(0.7), "think": think}
+    trace, *scripts = run_method(name, one, answers_of(small), answers_of(large), **choices)
     made = [f"{call.key.side[0]}.{call.key.prompt}" for call in trace.calls]
     assert (trace.exit, made) == (exit, calls.split())
-    ending = OWN_INSTRUCTION if variant == "-" else prompts.instruction("S", "word")
-    for script in scripts:
-        for request in script.prompts:
-            if request.native:
-                assert str(request.messages[-1].content[-1]).endswith(ending)
+    assert trace.settings.method == method_of(name) and trace.answer in trace.calls
+    thinking = {call.key.name: call for call in trace.calls if call.key.prompt in THINKING}
+    for call in trace.calls:
+        of = thinking.get(call.key.of)
+        transferred = "" if of is None else of.text if of.thinking is None else f"{of.thinking}\n\n{of.text}"
+        ending = {
+            "simple": prompts.instruction("S", "word"),
+            "think": prompts.instruction("R", "word"),
+            "explain": prompts.instruction("E", "word"),
+            "stage2": prompts.stage2(transferred, "word"),
+            "transfer": prompts.transfer("previous_thinking", transferred, "word"),
+            "native": OWN_INSTRUCTION if variant == "-" else prompts.instruction("S", "word"),
+            "task": OWN_INSTRUCTION,
+        }[call.key.prompt]
+        sent = [request for request in scripts[call.key.side == "large"].prompts if request.key == call.key]
+        assert len(sent) == 1 and "".join(map(str, sent[0].messages[-1].content[1:])).endswith(ending)
+
+
+def test_the_table_has_every_exit_of_each_method() -> None:
+    seen: dict[str, set[str]] = {}
+    for row in PATHS.strip().split("\n"):
+        seen.setdefault(row.split()[0], set()).add(row.split("|")[3].strip())
+    assert {name: set(method_of(name).exits) for name in seen} == seen and {*METHODS, *OWN} == {*seen}
 
 
 @pytest.mark.parametrize(
@@ -275,13 +267,6 @@ def test_the_small_models_answer_is_transferred_in_prompt_1_and_cut_in_prompt_2_
     transferred = answers["think"] if kept else "A [[?]] fan."
     assert large.prompt_of("transfer").endswith(prompts.transfer(one.benchmark.transfer_prompt, transferred, one.kind))
     assert next(call.text for call in trace.calls if call.key.prompt == "think") == answers["think"]
-
-
-@pytest.mark.parametrize(("variant", "think", "used"), [("S", "E", "E"), ("S", "R", "R"), ("E", "R", "E")])
-def test_the_tasks_own_thinking_prompt_has_priority_over_the_argument(variant: str, think: str, used: Any) -> None:
-    answers = {"simple": YES, "think": NO, "explain": NO}
-    _, small, _ = run_method("mai", sample(variant=variant), answers, {"simple": NO}, think=think)
-    assert small.prompt_of("explain" if used == "E" else "think").endswith(prompts.instruction(used, "word"))
 
 
 @pytest.mark.parametrize(("text", "readable"), [("[[No]]", True), ("No.", False), ("", False)])
