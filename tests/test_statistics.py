@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.promise.size import least_gains
 from lmms_eval_mai.statistics import (
     Statistic,
     betting_p_value,
@@ -133,6 +132,18 @@ def test_swap_test_counts_the_exchanges_of_whole_clusters(seed: int) -> None:
 
 
 # --- a bound on a loss ---
+
+
+def least_gains(number: int, most: float, level: float) -> np.ndarray:
+    """Return, for each number of losses, the least number of gains with which the test accepts."""
+    least, gains = np.full(number + 1, number + 1.0), 0
+    for lost in range(number + 1):  # one more loss needs more gains
+        while gains <= number - lost and paired_loss_p_value(lost, gains, number, most) > level:
+            gains += 1
+        if gains > number - lost:
+            break
+        least[lost] = gains
+    return least
 
 
 @pytest.mark.slow

@@ -1,21 +1,20 @@
 """Train the demo pair from scratch: DIR/small and DIR/large, checkpoints with the genuine Qwen3-VL architecture.
 
-    python -m experiments.demo_pair.train DIR                 # both, on a CPU or a GPU
-    python -m experiments.demo_pair.train DIR --only small    # one of them; the large one needs the small one
+    python -m experiments.demo_pair.train DIR                 # on a CPU or a GPU
 
-An interrupted training continues when the same command runs again. The large model is trained after the small one,
-because it learns from the small model's thinking. Writes the learning curve to DIR/<name>.jsonl, one line per
-evaluation. README.md describes the training.
+The large model is trained after the small one, because it learns from the small model's thinking. Writes the learning
+curve to DIR/<name>.jsonl, one line per evaluation. README.md describes the training.
 """
 
 import argparse
+import copy
 import itertools
 import json
 import random
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -61,15 +60,12 @@ HELD_OUT = 10_000
 """Added to the training seed, to draw the images of the learning curve, which are not in the training data."""
 THOUGHTS, QUESTIONS = 6000, 3
 """Images with the small model's thinking for the training of the large model, and questions about each of them."""
-SAVE_EVERY = 200
-"""Steps between two saved states. An interrupted training continues at the last one."""
 
 
 class Training:
-    """One model with its optimizers and its random data. It can be saved and continued at any step."""
+    """One model with its optimizers and its random data."""
 
     def __init__(self, folder: Path, name: str, recipe: Recipe, thoughts: Sequence[Thought] = ()) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.name, self.recipe = folder, name, recipe
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         tokenizer = make_tokenizer(seed=0)
@@ -83,27 +79,19 @@ class Training:
         self.rng = random.Random(recipe.seed)
         held_out = random.Random(HELD_OUT + recipe.seed)
         self.tests = [self.batches.draw(held_out, images=24, samples=8).to(self.device) for _ in range(3)]
-        self.done, self.seconds = 0, 0.0
-        self.log: list[dict[str, float]] = []
-
-    @property
-    def state_file(self) -> Path:
-        """Return the file of the saved state."""
-        return self.folder / f"{self.name}.state.pt"
+        self.done = 0
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.jsonl").unlink(missing_ok=True)
 
     def run(self, log_every: int) -> None:
-        """Train from the saved state, if there is one, to the last step, and save the checkpoint."""
-        if self.state_file.exists():
-            self.load_state()
-        began = time.perf_counter() - self.seconds
+        """Train to the last step, and save the checkpoint."""
+        began = time.perf_counter()
         while self.done < self.recipe.steps:
             parts = self.step()
-            self.seconds = time.perf_counter() - began
             if self.done % log_every == 0 or self.done == self.recipe.steps:
-                self._log(parts)
-            if self.done % SAVE_EVERY == 0 or self.done == self.recipe.steps:
-                self.save_state()
-        save(self.folder / self.name, self.model.cpu(), make_processor(self.batches.tokenizer, SIZES[self.name]))
+                self._log(parts, time.perf_counter() - began)
+        processor = make_processor(self.batches.tokenizer, SIZES[self.name])
+        save(self.folder / self.name, copy.deepcopy(self.model).cpu(), processor)  # in bf16; this model stays in fp32
 
     def step(self) -> list[float]:
         """Make one step. Returns the losses."""
@@ -128,40 +116,14 @@ class Training:
         self.done += 1
         return [float(part.detach()) for part in parts]
 
-    def _log(self, parts: list[float]) -> None:
+    def _log(self, parts: list[float], seconds: float) -> None:
         with torch.autocast(self.device, torch.bfloat16):
             scores = evaluate(self.network, self.auxiliary, self.tests)
         names = ("loss", "cell_loss", "place_loss", "option_loss")
         figures = {kind: round(part, 4) for kind, part in zip(names, parts, strict=True)}
-        self.log.append({"step": self.done, "seconds": round(self.seconds, 1), **figures, **scores})
-        lines = "".join(json.dumps(line) + "\n" for line in self.log)
-        (self.folder / f"{self.name}.jsonl").write_text(lines)
+        with (self.folder / f"{self.name}.jsonl").open("a") as file:
+            file.write(json.dumps({"step": self.done, "seconds": round(seconds, 1), **figures, **scores}) + "\n")
         print(f"{self.name}: step {self.done} of {self.recipe.steps}, {figures}, {scores}", flush=True)
-
-    def save_state(self) -> None:
-        """Write the file from which `load_state` continues."""
-        state = {
-            "done": self.done,
-            "seconds": self.seconds,
-            "log": self.log,
-            "random": self.rng.getstate(),
-            "model": self.model.state_dict(),
-            "auxiliary": self.auxiliary.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-        }
-        unfinished = self.state_file.with_suffix(".tmp")
-        torch.save(state, unfinished)
-        unfinished.replace(self.state_file)
-
-    def load_state(self) -> None:
-        """Continue at the saved state."""
-        state = torch.load(self.state_file, map_location=self.device, weights_only=False)
-        self.done, self.seconds, self.log = state["done"], state["seconds"], state["log"]
-        self.rng.setstate(state["random"])
-        self.model.load_state_dict(state["model"])
-        self.auxiliary.load_state_dict(state["auxiliary"])
-        for optimizer, values in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(values)
 
 
 def think(small: Training, number: int) -> list[Thought]:
@@ -177,17 +139,11 @@ def think(small: Training, number: int) -> list[Thought]:
     return thoughts
 
 
-def train(folder: Path, name: str, log_every: int) -> None:
-    """Train one model, or continue its training. The large model needs the folder of the trained small model."""
-    thoughts = []
-    if name == "large":
-        file = folder / "small.thinking.json"
-        if not file.exists():
-            small = Training(folder, "small", RECIPES["small"])
-            small.load_state()
-            file.write_text(json.dumps([asdict(thought) for thought in think(small, THOUGHTS)]))
-        thoughts = [Thought(line["seed"], tuple(line["thinking"])) for line in json.loads(file.read_text())]
-    Training(folder, name, RECIPES[name], thoughts).run(log_every)
+def train(folder: Path, log_every: int) -> None:
+    """Train both models."""
+    small = Training(folder, "small", RECIPES["small"])
+    small.run(log_every)
+    Training(folder, "large", RECIPES["large"], think(small, THOUGHTS)).run(log_every)
 
 
 @torch.no_grad()
@@ -234,8 +190,6 @@ def optimizers(model: nn.Module, auxiliary: nn.Module) -> list[torch.optim.Optim
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", choices=list(SIZES))
     parser.add_argument("--log_every", type=int, default=250)
     arguments = parser.parse_args()
-    for name in [arguments.only] if arguments.only else list(SIZES):
-        train(arguments.folder, name, arguments.log_every)
+    train(arguments.folder, arguments.log_every)

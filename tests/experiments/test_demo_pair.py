@@ -1,4 +1,4 @@
-"""The demo pair: the cascade improves with the small model's thinking, and an interrupted training continues."""
+"""The demo pair: the cascade improves with the small model's thinking, and a training writes a checkpoint."""
 
 import json
 from collections import Counter
@@ -28,24 +28,20 @@ def test_every_exit_occurs_and_the_cascade_beats_both_short_answers(demo_run: An
     assert small + 10 <= large < sum(sample["exact_match"] for sample in samples)
 
 
-def test_an_interrupted_training_gives_the_same_checkpoint(tmp_path: Path) -> None:
+def test_two_steps_of_a_training_write_a_checkpoint_that_transformers_loads(tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     from experiments.demo_pair import checkpoint
     from experiments.demo_pair.train import Recipe, Training
 
-    recipe = Recipe(steps=2, seed=2, images=3, samples=4, warmup=1)
-    Training(tmp_path / "whole", "small", recipe).run(log_every=2)
-    interrupted = Training(tmp_path / "parts", "small", recipe)
-    interrupted.step()
-    interrupted.save_state()
-    Training(tmp_path / "parts", "small", recipe).run(log_every=2)
-    lines = [json.loads(line) for line in (tmp_path / "parts" / "small.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [2]
-    assert all(line[part] > 0 for line in lines for part in ("loss", "cell_loss", "place_loss", "option_loss"))
-    models = [AutoModelForImageTextToText.from_pretrained(tmp_path / one / "small") for one in ("whole", "parts")]
-    assert models[0].dtype == torch.bfloat16
-    for a, b in zip(*(model.parameters() for model in models), strict=True):
-        torch.testing.assert_close(a, b)
-    assert AutoProcessor.from_pretrained(tmp_path / "parts" / "small").tokenizer.model_max_length == checkpoint.CONTEXT
+    training = Training(tmp_path, "small", Recipe(steps=2, seed=2, images=3, samples=4, warmup=1))
+    training.run(log_every=2)
+    (line,) = map(json.loads, (tmp_path / "small.jsonl").read_text().splitlines())
+    assert line["step"] == 2
+    assert all(line[part] > 0 for part in ("loss", "cell_loss", "place_loss", "option_loss"))
+    model = AutoModelForImageTextToText.from_pretrained(tmp_path / "small")
+    assert model.dtype == torch.bfloat16 != training.model.dtype
+    for saved, trained in zip(model.parameters(), training.model.parameters(), strict=True):
+        torch.testing.assert_close(saved, trained.bfloat16())
+    assert AutoProcessor.from_pretrained(tmp_path / "small").tokenizer.model_max_length == checkpoint.CONTEXT
