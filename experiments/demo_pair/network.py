@@ -95,63 +95,43 @@ class Network(nn.Module):
         logits [samples, length] of the first head of the last layer at `query_positions`.
         """
         text = self.model.model.language_model
-        states = self.embed(tokens, vision_tokens)
+        states = text.embed_tokens(tokens)
+        before, after = states[:, :IMAGE_START], states[:, IMAGE_START + IMAGE_TOKENS :]
+        states = torch.cat([before, vision_tokens.to(states.dtype), after], 1)
         kept = []
         attention_logits = states.new_zeros(())
         for level, layer in enumerate(text.layers):
             last = level + 1 == len(text.layers)
             before = states
-            states, (key, _) = self.layer(layer, states, wanted=wanted if last else None)
+            states, key = self._layer(layer, states, wanted if last else None)
             if last:
                 attention_logits = self._attention_logits(layer, before, key, query_positions)
             if level < len(deepstack_tokens):
-                states = states + nn.functional.pad(deepstack_tokens[level], self.around_image(tokens.shape[1]))
+                after_image = tokens.shape[1] - IMAGE_START - IMAGE_TOKENS
+                states = states + nn.functional.pad(deepstack_tokens[level], (0, 0, IMAGE_START, after_image))
             if level + 1 in self.kept:
                 kept.append(states)
         return _rms_norm(states, text.norm), kept, attention_logits
 
-    def embed(self, tokens: Tensor, vision_tokens: Tensor) -> Tensor:
-        """Return the embeddings of the tokens, with the vision tokens in their places."""
-        states = self.model.model.language_model.embed_tokens(tokens)
-        before, after = states[:, :IMAGE_START], states[:, IMAGE_START + IMAGE_TOKENS :]
-        return torch.cat([before, vision_tokens.to(states.dtype), after], 1)
-
-    def around_image(self, length: int) -> tuple[int, int, int, int]:
-        """Return the padding that places vision tokens into `length` tokens."""
-        return 0, 0, IMAGE_START, length - IMAGE_START - IMAGE_TOKENS
-
-    def layer(
-        self,
-        layer: nn.Module,
-        states: Tensor,
-        begin: int = 0,
-        cache: tuple[Tensor, Tensor] | None = None,
-        wanted: Tensor | None = None,
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Run one layer of the text model on the tokens from `begin`. Returns the new states and the keys and values of
-        all tokens.
-
-        `cache`: the keys and values of the tokens before `begin`. With a cache, `states` must be of one token.
-        `wanted`: [samples, length], the tokens for which the feed-forward network is computed. None: all.
-        """
-        query, key, value = self._heads(layer, states, begin)
-        if cache is not None:
-            key, value = torch.cat([cache[0], key], 2), torch.cat([cache[1], value], 2)
+    def _layer(self, layer: nn.Module, states: Tensor, wanted: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Run one layer of the text model. Returns the new states and the keys. `wanted`: [samples, length], the tokens
+        for which the feed-forward network is computed. None: all."""
+        query, key, value = self._heads(layer, states)
         states = states + layer.self_attn.o_proj(_attend(query, key, value, layer.self_attn.scaling))
         if wanted is None:
-            return states + _feed_forward(layer, states), (key, value)
+            return states + _feed_forward(layer, states), key
         chosen = states[wanted]
-        return states.index_put((wanted,), chosen + _feed_forward(layer, chosen)), (key, value)
+        return states.index_put((wanted,), chosen + _feed_forward(layer, chosen)), key
 
-    def _heads(self, layer: nn.Module, states: Tensor, begin: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(self, layer: nn.Module, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, [samples, heads, length, head size] each."""
         attention, normed = layer.self_attn, _rms_norm(states, layer.input_layernorm)
         shape = (*normed.shape[:2], -1, attention.head_dim)
         query = _rms_norm(attention.q_proj(normed).view(shape), attention.q_norm).transpose(1, 2)
         key = _rms_norm(attention.k_proj(normed).view(shape), attention.k_norm).transpose(1, 2)
         value = attention.v_proj(normed).view(shape).transpose(1, 2)
-        here = slice(begin, begin + states.shape[1])
-        cos, sin = self.cos[:, None, here].to(query.dtype), self.sin[:, None, here].to(query.dtype)
+        length = states.shape[1]
+        cos, sin = self.cos[:, None, :length].to(query.dtype), self.sin[:, None, :length].to(query.dtype)
         return _rotate(query, cos, sin), _rotate(key, cos, sin), value
 
     def _attention_logits(self, layer: nn.Module, states: Tensor, key: Tensor, query_positions: Tensor) -> Tensor:
@@ -182,15 +162,14 @@ def _feed_forward(layer: nn.Module, states: Tensor) -> Tensor:
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-    """Return causal attention, [samples, length, heads * head size]. One query attends to all keys.
+    """Return causal attention, [samples, length, heads * head size].
 
     On a CPU, the backward pass of PyTorch's fused attention takes three times as long.
     """
     samples, heads, length, size = query.shape
     with torch.autocast(query.device.type, enabled=False):
         query, key, value = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
-        mask = torch.full((length, key.shape[1]), float("-inf"), dtype=query.dtype, device=query.device)
-        mask = mask.triu(1 + key.shape[1] - length)
+        mask = torch.full((length, length), float("-inf"), dtype=query.dtype, device=query.device).triu(1)
         logits = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=scaling)
         mixed = torch.bmm(logits.softmax(-1), value)
     return mixed.view(samples, heads, length, size).transpose(1, 2).flatten(2)

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from PIL import Image
 from torch import nn
 
 from experiments.demo_pair.batches import Batch, Batches
 from experiments.demo_pair.checkpoint import SIZES, make_model, make_processor, make_tokenizer
-from experiments.demo_pair.decoding import respond
 from experiments.demo_pair.losses import CELL_WEIGHT, OPTION_WEIGHT, PLACE_WEIGHT, Auxiliary, cell_loss, losses
 from experiments.demo_pair.network import Network
 from experiments.demo_pair.qwen3vl import save
@@ -60,6 +60,8 @@ HELD_OUT = 10_000
 """Added to the training seed, to draw the images of the learning curve, which are not in the training data."""
 THOUGHTS, QUESTIONS = 6000, 3
 """Images with the small model's thinking for the training of the large model, and questions about each of them."""
+AT_ONCE, LONGEST = 50, 160
+"""Images whose questions are answered together, and the most tokens of a response."""
 
 
 class Training:
@@ -70,6 +72,7 @@ class Training:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         tokenizer = make_tokenizer(seed=0)
         self.batches = Batches(tokenizer, name, thoughts)
+        self.processor = make_processor(tokenizer, SIZES[name])
         torch.manual_seed(recipe.seed)
         self.model = make_model(SIZES[name], tokenizer)
         kept = 1, SIZES[name].places_layer
@@ -90,8 +93,7 @@ class Training:
             parts = self.step()
             if self.done % log_every == 0 or self.done == self.recipe.steps:
                 self._log(parts, time.perf_counter() - began)
-        processor = make_processor(self.batches.tokenizer, SIZES[self.name])
-        save(self.folder / self.name, copy.deepcopy(self.model).cpu(), processor)  # in bf16; this model stays in fp32
+        save(self.folder / self.name, copy.deepcopy(self.model).cpu(), self.processor)  # this model stays in fp32
 
     def step(self) -> list[float]:
         """Make one step. Returns the losses."""
@@ -129,14 +131,25 @@ class Training:
 def think(small: Training, number: int) -> list[Thought]:
     """Return the trained small model's thinking about new images."""
     thoughts = []
-    for begin in range(0, number, 500):
-        seeds = [f"thinking {index}" for index in range(begin, min(begin + 500, number))]
+    for begin in range(0, number, AT_ONCE):
+        seeds = [f"thinking {index}" for index in range(begin, min(begin + AT_ONCE, number))]
         drawn = [(image, questions) for _, image, questions in (draw_thought(seed, QUESTIONS) for seed in seeds)]
         pairs = [(image, reasoning_prompt(question)) for image, questions in drawn for question in questions]
-        texts = respond(small.network, small.batches, *zip(*pairs, strict=True))
+        texts = respond(small, *zip(*pairs, strict=True))
         thoughts += [Thought(seed, tuple(texts[i * QUESTIONS :][:QUESTIONS])) for i, seed in enumerate(seeds)]
         print(f"small: thinking about image {begin + len(seeds)} of {number}", flush=True)
     return thoughts
+
+
+def respond(trained: Training, images: Sequence[Image.Image], texts: Sequence[str]) -> list[str]:
+    """Return the greedy response to each text about its image."""
+    chats = [[{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}] for text in texts]
+    prompts = [trained.processor.apply_chat_template(chat, add_generation_prompt=True) for chat in chats]
+    given = {"images": list(images), "padding": True, "padding_side": "left", "return_tensors": "pt"}
+    inputs = trained.processor(text=prompts, **given).to(trained.device)
+    outputs = trained.model.generate(**inputs, max_new_tokens=LONGEST)
+    responses = outputs[:, inputs["input_ids"].shape[1] :]
+    return list(trained.processor.batch_decode(responses, skip_special_tokens=True))
 
 
 def train(folder: Path, log_every: int) -> None:

@@ -2,9 +2,7 @@
 
     python experiments/latency/table_12.py --pair qwen3vl-2b-8b --benchmark chartqa --output_path out/table_12
 
-The paper's vLLM rows have 32 samples open at a time, and its rows of transformers one. The last row is a prototype as
-in Appendix B.4: a new engine for each stage, and all samples of a stage before the next. It makes the calls of the row
-MAI again, with their prompt lengths and their numbers of output tokens.
+The paper's vLLM rows have 32 samples open at a time, and its rows of transformers one.
 """
 
 import argparse
@@ -24,9 +22,6 @@ from lmms_eval_mai import parse
 from lmms_eval_mai.reports import read
 
 TRANSFORMERS = "method=large,engine=transformers"
-STAGES = (("simple", ("small", "large")), ("think", ("small",)), ("transfer", ("large",)))
-"""Prompt of a stage of the prototype, and the models that answer in it. Those of one stage run at the same time on one
-GPU."""
 
 
 @dataclass(frozen=True)
@@ -66,19 +61,15 @@ ROWS = (
         "hf",
     ),
 )
-PROTOTYPE = "prototype"
 
 
-def run(folder: Path, *commands: Sequence[str]) -> float:
-    """Run commands at the same time. Returns the seconds until all have ended, starts and stops of engines included."""
+def run(folder: Path, command: Sequence[str]) -> float:
+    """Run a command. Returns the seconds until it has ended, starts and stops of engines included."""
+    print(shlex.join(command), flush=True)
     began = time.perf_counter()
-    processes = []
-    for number, command in enumerate(commands):
-        print(shlex.join(command), flush=True)
-        with (folder / f"log-{number}.txt").open("a") as file:
-            processes.append(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT))
-    if any([process.wait() for process in processes]):
-        sys.exit(f"A command failed. Its output is in {folder}.")
+    with (folder / "log.txt").open("w") as file:
+        if subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode:
+            sys.exit(f"The command failed. Its output is in {folder}.")
     return time.perf_counter() - began
 
 
@@ -86,21 +77,14 @@ def evaluate(row: Row, open: int, given: argparse.Namespace, folder: Path) -> di
     """Run one row with one `lmms-eval` command."""
     small = parse({"pair": given.pair}).small.model
     arguments = f"pair={given.pair},max_open_samples={open},store=off,{row.model_args.format(small=small)}"
-    command = [
-        sys.executable,
-        "-m",
-        "lmms_eval",
-        "--model",
-        "mai_cascade",
-        "--log_samples",
-        "--output_path",
-        str(folder),
-    ]
+    command = [sys.executable, "-m", "lmms_eval", "--model", "mai_cascade"]
+    command += ["--log_samples", "--output_path", str(folder)]
     command += ["--tasks", f"{given.benchmark}_{row.variant}"]
     command += ["--model_args", ",".join(filter(None, (arguments, given.model_args)))]
     command += ["--limit", str(given.limit)] if given.limit else []
     whole_s = run(folder, command)
-    results, (samples, calls) = only(folder, "*_results.json"), read([folder])
+    (file,) = folder.rglob("*_results.json")
+    results, (samples, calls) = json.loads(file.read_text()), read([folder])
     proposed, accepted = (calls[name].sum() for name in ("proposed_tokens", "accepted_tokens"))
     return {
         "answering s": (results.get("throughput") or {}).get("total_elapsed_time"),
@@ -109,33 +93,6 @@ def evaluate(row: Row, open: int, given: argparse.Namespace, folder: Path) -> di
         "score %": 100 * score(next(iter(results["results"].values()))),
         "accepted drafts %": 100 * accepted / proposed if proposed else None,
     }
-
-
-def prototype(open: int, given: argparse.Namespace, mai: Path, folder: Path) -> dict[str, Any]:
-    """Make the calls of a finished run of MAI stage by stage, each model in a new process."""
-    config = parse({"pair": given.pair})
-    models = {"small": config.small.model, "large": config.large.model}
-    (samples,) = mai.rglob("*_samples_*.jsonl")
-    lines = [json.loads(line) for line in samples.read_text().splitlines()]
-    calls = [call | {"doc_id": line["doc_id"]} for line in lines for call in line["token_counts"][0]["calls"]]
-    whole_s = 0.0
-    for prompt, sides in STAGES:
-        commands = []
-        for side in sides:
-            wanted = [call for call in calls if (call["prompt"], call["side"]) == (prompt, side)]
-            if not wanted:
-                continue
-            job = {"model": models[side], "task": f"{given.benchmark}_s", "open": open, "calls": wanted}
-            file = folder / f"{prompt}-{side}.json"
-            file.write_text(json.dumps(job | {"share": 0.9 / len(sides), "engine_args": given.engine_args}))
-            commands.append([sys.executable, str(Path(__file__).with_name("stage.py")), str(file)])
-        whole_s += run(folder, *commands)
-    return {"whole s": whole_s, "samples": len(lines)}
-
-
-def only(folder: Path, name: str) -> Any:
-    (file,) = folder.rglob(name)
-    return json.loads(file.read_text())
 
 
 def score(metrics: dict[str, Any]) -> float:
@@ -156,7 +113,7 @@ def table(found: Sequence[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    keys = [row.key for row in ROWS] + [PROTOTYPE]
+    keys = [row.key for row in ROWS]
     parser.add_argument("--pair", default="qwen3vl-2b-8b", help="a named pair, or the path of a YAML file")
     parser.add_argument("--benchmark", default="chartqa", help="chartqa, or shapes for the demo pair")
     parser.add_argument("--limit", type=int, help="documents; default: all")
@@ -164,12 +121,9 @@ def main() -> None:
         "--open", type=int, nargs="+", choices=(1, 32), default=[1, 32], help="samples open at a time; default: 1 32"
     )
     parser.add_argument("--rows", nargs="+", choices=keys, default=keys, help="default: all")
-    parser.add_argument("--model_args", default="", help="more model arguments for all rows but the prototype")
-    parser.add_argument("--engine_args", type=json.loads, default={}, help="vLLM arguments of the prototype, as JSON")
+    parser.add_argument("--model_args", default="", help="more model arguments for all rows")
     parser.add_argument("--output_path", type=Path, default=Path("out/table_12"))
     given = parser.parse_args()
-    if PROTOTYPE in given.rows and "mai" not in given.rows:
-        parser.error("The row prototype makes the calls of the row mai again: add mai.")
     found = []
     for open in given.open:
         for row in ROWS:
@@ -178,11 +132,6 @@ def main() -> None:
                 folder.mkdir(parents=True)
                 named = {"key": row.key, "reference": row.reference, "method": row.title, "open": open}
                 found.append(named | evaluate(row, open, given, folder))
-        if PROTOTYPE in given.rows and open > 1:
-            folder = given.output_path / f"{PROTOTYPE}-{open}"
-            folder.mkdir(parents=True)
-            named = {"key": PROTOTYPE, "reference": "large-r", "method": "MAI, prototype: stage by stage", "open": open}
-            found.append(named | prototype(open, given, given.output_path / f"mai-{open}", folder))
     print(f"\n{table(found)}")
 
 
