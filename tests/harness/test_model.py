@@ -46,8 +46,11 @@ class OneQuestion:
 def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
     evaluate: Evaluate, write_script: Any, capsys: Any
 ) -> None:
+    """Model arguments may be a mapping whose values have their types."""
     scripts = pope_scripts(write_script, "pope_s")
-    results = evaluate(["pope_s"], **scripts, transfer_answer="keep", log_prompts=True)
+    given = {"transfer_answer": "keep", "log_prompts": True, "store": False, "small_slots": 3, "pair": None}
+    results = evaluate(["pope_s"], {"model_args": scripts | given})
+    assert results["config"]["model_args"] == scripts | given
     assert results["results"]["pope_s"]["pope_accuracy,none"] == 1.0
 
     traces = counts(results, "pope_s")
@@ -71,29 +74,13 @@ def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
     assert row.split()[:6] == ["pope_s", "12", "33.3", "33.3", "33.3", "20"]
 
 
-@pytest.mark.parametrize(
-    ("method", "accuracy", "prompts"),
-    [
-        ("small", 4 / 12, {"pope_s": ["simple"], "pope_r": ["think"], "pope_r_s2": ["think", "stage2"]}),
-        ("large", 8 / 12, {"pope_s": ["simple"]}),
-        ("full_rt", 1.0, {"pope_s": ["think", "transfer"]}),
-    ],
-)
-def test_the_baselines_run_through_the_same_engines_counts_and_scorer(
-    evaluate: Evaluate, write_script: Any, method: str, accuracy: float, prompts: dict[str, list[str]]
-) -> None:
-    results = evaluate([*prompts], **pope_scripts(write_script, *prompts), method=method)
+def test_a_model_alone_runs_every_task_with_its_own_prompt(evaluate: Evaluate, write_script: Any) -> None:
+    prompts = {"pope_s": ["simple"], "pope_r": ["think"], "pope_r_s2": ["think", "stage2"]}
+    results = evaluate([*prompts], **pope_scripts(write_script, *prompts), method="small")
     for task, expected in prompts.items():
-        assert results["results"][task]["pope_accuracy,none"] == pytest.approx(accuracy)
+        assert results["results"][task]["pope_accuracy,none"] == pytest.approx(4 / 12)
         assert [[call["prompt"] for call in trace["calls"]] for trace in counts(results, task)] == [expected] * 12
-    assert set(results["usage"]["by_source"]) == ({"small", "large"} if method == "full_rt" else {method})
-
-
-def test_model_arguments_may_be_a_mapping_whose_values_have_their_types(evaluate: Evaluate, write_script: Any) -> None:
-    given = {**pope_scripts(write_script, "pope_s"), "store": False, "time_scale": 0, "small_slots": 3, "pair": None}
-    results = evaluate(["pope_s"], {"model_args": given})
-    assert results["results"]["pope_s"]["pope_accuracy,none"] == 1.0
-    assert results["config"]["model_args"] == given
+    assert set(results["usage"]["by_source"]) == {"small"}
 
 
 # --- --system_instruction ---------------------------------------------------------------------------------
