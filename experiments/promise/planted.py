@@ -1,26 +1,33 @@
 """Draws documents from populations whose true loss is known, and counts how often `calibrate` promises too much.
 
     python -m experiments.promise.planted
+    python -m experiments.promise.planted --looks
 
 A population is 20,000 images, or more. Each question has the probability of the large model's short answer, and the
 loss if the method returns this answer; if not, its loss is 0, as with mai_confidence_direct. A sample is drawn with
 replacement, so the true loss of a threshold is that of the population.
+
+`--looks`: somebody looks at the same documents again, or documents have near duplicates. The true loss is just above
+the limit, so each promise is false. Looks: at 300, 450 and so on to 1,200 documents, and at three methods on 1,200
+documents. Near duplicates: 2 or 3 copies of each of 1,200 documents, counted as others.
 """
 
 import argparse
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE_DIRECT
-from lmms_eval_mai.reports.calibrate import place_of
+from lmms_eval_mai.reports.calibrate import accepts, place_of
 from lmms_eval_mai.reports.losses import THRESHOLDS, Promise
 
 Array = npt.NDArray[np.float64]
 IMAGES = 20_000
+DOCUMENTS = 1200
+"""Documents of `--looks`."""
 PROMISE = Promise(MAI_CONFIDENCE_DIRECT, max_loss=0.01, confidence=0.95, against="full-rt")
 
 
@@ -122,12 +129,44 @@ def row(name: str, planted: Population, number: int, samples: int) -> str:
     return f"| {name} | {test} | {number:,} | {refused:.1f} | {false:.1f} | {of_questions:.1f} |"
 
 
+def looks(draw: Callable[[int], Array]) -> dict[str, list[Array]]:
+    """Return the losses that are tested, one look after another, by what somebody does. `draw`: draws documents."""
+    drawn = draw(DOCUMENTS)
+    return {
+        "one look": [drawn],
+        "seven numbers of documents": [drawn[:number] for number in range(300, DOCUMENTS + 1, 150)],
+        "three methods": [draw(DOCUMENTS) for _ in range(3)],
+        "2 copies of each": [np.repeat(draw(DOCUMENTS // 2), 2)],
+        "3 copies of each": [np.repeat(draw(DOCUMENTS // 3), 3)],
+    }
+
+
+def print_looks(samples: int) -> None:
+    """Print the table of `--looks`."""
+    print("| gains, % | what | false, % | false with --looks, % |")
+    print("|---:|---|---:|---:|")
+    for gain in (0.0, 0.0057, 0.05):
+        losses, random = at_the_limit(gain).values[0], np.random.default_rng(11)
+        drawn = [looks(lambda number: random.choice(losses, number)) for _ in range(samples)]  # noqa: B023
+        for name in drawn[0]:
+            number = len(drawn[0][name])
+            false = [
+                sum(any(accepts(one, True, promise) for one in sample[name]) for sample in drawn)
+                for promise in (PROMISE, replace(PROMISE, looks=number))
+            ]
+            shown = [f"{100 * one / samples:.1f}" for one in false]
+            print(f"| {100 * gain:g} | {name} | {shown[0]} | {shown[1] if number > 1 else ''} |", flush=True)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--samples", type=int, default=1000)
     parser.add_argument("--images", type=int, nargs="+", default=[600, 1200])
+    parser.add_argument("--looks", action="store_true", help="print the table of looks and near duplicates")
     given = parser.parse_args()
+    if given.looks:
+        return print_looks(given.samples)
     print("| population | test | images | refused, % | false, % | false per question, % |")
     print("|---|---|---:|---:|---:|---:|")
     for name, planted in populations().items():

@@ -68,12 +68,10 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def kind_of(benchmark: str, doc: Doc) -> str:
-    """Return the form of the answer that a document of make_sample_data.py requires."""
-    if benchmark == "mmmu_val":
-        return "letter" if doc["question_type"] == "multiple-choice" else "word"
-    if benchmark == "realworldqa":
-        return "letter" if IN_THE_DATA["letter"] in doc["question"] else "word"
-    return "letter" if benchmark == "mmbench_en_dev" else "word"
+    """Return the form of the answer that a document requires."""
+    from lmms_eval_mai.method.benchmarks import BENCHMARKS
+
+    return BENCHMARKS[benchmark].kind(doc)
 
 
 def instruction_of(name: str, doc: Doc) -> str:
