@@ -1,11 +1,10 @@
-"""Draw the documents of the `shapes` benchmark, and its development set.
+"""Draw the development set of the `shapes` benchmark.
 
     python -m experiments.demo_pair.make_shapes dev    # 1,000 documents, as the tasks shapes_dev_...
     lmms-eval --include_path dev --tasks shapes_dev_s --model mai_cascade --model_args small=DIR/small,large=DIR/large
 
 The development set has its own seed, so the difficulty of the benchmark, the training and thresholds may be chosen by
-it. `--test` draws the 3,000 test documents instead: task_configs/shapes/test.parquet. That file is part of the project
-and must not change.
+it. `make_rows(3000, SEED)` draws the test documents again: task_configs/shapes/test.parquet, which must not change.
 """
 
 import argparse
@@ -24,10 +23,10 @@ from experiments.demo_pair.thinking import solve
 from lmms_eval_mai.harness.shapes import LETTERS
 
 TASKS = Path(__file__).resolve().parents[2] / "task_configs" / "shapes"
-DOCUMENTS, SEED = 3000, "shapes test 3"
+SEED = "shapes test 3"
 """No seed of the training is this text, so the test images are not among the training images. The seeds with the
 numbers 1 and 2 drew the tests of earlier versions of the benchmark."""
-DEVELOPMENT_DOCUMENTS, DEVELOPMENT_SEED = 1000, "shapes development"
+DEVELOPMENT_SEED = "shapes development"
 
 
 def make_rows(number: int, seed: str) -> list[dict[str, Any]]:
@@ -62,33 +61,23 @@ def _png(image: PIL.Image.Image) -> bytes:
     return file.getvalue()
 
 
-def write(folder: Path, number: int, seed: str) -> None:
-    """Write the file of the documents."""
-    texts = ("question", *LETTERS, "answer", "category")
-    features = Features({"id": Value("int32"), **{name: Value("string") for name in texts}, "image": Image()})
-    file = folder / "test.parquet"
-    Dataset.from_list(make_rows(number, seed), features=features).to_parquet(file)
-    print(f"{file}: {number} documents, {file.stat().st_size / 2**20:.2f} MiB")
-
-
-def write_development(folder: Path, number: int = DEVELOPMENT_DOCUMENTS) -> None:
+def write_development(folder: Path, number: int) -> None:
     """Write the development set and its tasks, which are those of `shapes` with another name and other documents."""
     folder.mkdir(parents=True, exist_ok=True)
-    documents = {"data_files": {"test": str(folder.resolve() / "test.parquet")}}
+    file = folder.resolve() / "test.parquet"
     for included in TASKS.glob("*.yaml"):
         name = included.stem.replace("shapes_", "shapes_dev_")
-        task = {"include": str(included), "task": name, "dataset_kwargs": documents}
+        task = {"include": str(included), "task": name, "dataset_kwargs": {"data_files": {"test": str(file)}}}
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
-    write(folder, number, DEVELOPMENT_SEED)
+    texts = ("question", *LETTERS, "answer", "category")
+    features = Features({"id": Value("int32"), **{name: Value("string") for name in texts}, "image": Image()})
+    Dataset.from_list(make_rows(number, DEVELOPMENT_SEED), features=features).to_parquet(file)
+    print(f"{file}: {number} documents, {file.stat().st_size / 2**20:.2f} MiB")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--documents", type=int, default=DEVELOPMENT_DOCUMENTS)
-    parser.add_argument("--test", action="store_true", help="draw the test documents")
+    parser.add_argument("--documents", type=int, default=1000)
     given = parser.parse_args()
-    if given.test:
-        write(given.folder, DOCUMENTS, SEED)
-    else:
-        write_development(given.folder, given.documents)
+    write_development(given.folder, given.documents)
