@@ -21,6 +21,17 @@ EXAMPLE = "for example `- ask: large.simple`, and `- stop: {exit: done, answer: 
 NAMES = tuple(f"{side}.{prompt}" for side in SIDES for prompt in get_args(StepPrompt))
 
 
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """Refuses a key that a mapping has twice, of which YAML keeps the last one without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        keys = [key.value for key, _ in node.value]
+        for number, (key, _) in enumerate(node.value):
+            if key.value in keys[:number]:
+                raise yaml.MarkedYAMLError(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def load(value: Any) -> Method:
     """Return the method of a value of `method`: a name of `METHODS`, or the path of a YAML file, whose name without
     its ending is the name of the method. Raises `ArgumentError`."""
@@ -32,7 +43,7 @@ def load(value: Any) -> Method:
     if path.suffix not in (".yaml", ".yml"):
         raise ArgumentError(f"method={value} is unknown: choose one of {', '.join(METHODS)}, or give a YAML file.")
     try:
-        steps = yaml.safe_load(path.read_text(encoding="utf-8"))
+        steps = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise ArgumentError(f"method={value} cannot be read ({' '.join(str(error).split())}).") from None
     method = of_steps(path.stem, steps, f"method={value}")

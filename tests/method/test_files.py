@@ -43,6 +43,7 @@ REFUSED = f"""
 [{ASK}, {{ask: large.transfer, of: large.simple}}, {END}] | needs `of`
 [{{ask: [small.think, large.transfer], of: small.think}}, {{stop: {{exit: a, answer: large.transfer}}}}] | needs `of`
 [{{ask: small.think}}, {{ask: large.simple, of: small.think}}, {END}] | no effect
+[{{ask: small.simple, ask: large.simple}}, {END}] | ask is given twice
 [{ASK}, {{ask: small.think}}, {END}] | small.think is asked, and no later step uses it
 [{ASK}, {{stop: {{exit: a, answer: large.simple, agree: [large.simple, large.simple]}}}}, {END}] | two calls
 [{ASK}, {{stop: {{exit: a, answer: large.simple, sure: {{large.simple: 1, small.simple: 1}}}}}}, {END}] | names 2 calls

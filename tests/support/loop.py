@@ -1,9 +1,9 @@
 """An event loop in its own thread, for engines without `Engines`."""
 
+import asyncio
+import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
-
-from anyio.from_thread import start_blocking_portal
 
 R = TypeVar("R")
 
@@ -12,13 +12,22 @@ class LoopThread:
     """An event loop that runs in its own thread until `close`."""
 
     def __init__(self) -> None:
-        self._context = start_blocking_portal()
-        self._portal = self._context.__enter__()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine to its end and return its result."""
-        return self._portal.call(lambda: coroutine)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def close(self) -> None:
-        """End the loop. Tasks that still run are cancelled."""
-        self._context.__exit__(None, None, None)
+        self.run(self._cancel_others())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _cancel_others(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
