@@ -17,11 +17,10 @@ import hashlib
 import json
 import os
 import tempfile
-import threading
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from loguru import logger
@@ -101,12 +100,11 @@ class Store:
                         fcntl.flock(file, fcntl.LOCK_UN)
                     self._files.append(file)
                     self._read(file, other, of_other_run=other not in ranks)
-            self._queue: SimpleQueue[tuple[bytes, Future[None]] | None] = SimpleQueue()
-            self._error: StoreError | None = None
-            """Why no more lines are written."""
-            self._thread = threading.Thread(target=self._write_lines, name="mai-store", daemon=True)
-            self._thread.start()
             undo.pop_all()
+        self._unwritten = deque[bytes]()
+        self._writer = ThreadPoolExecutor(1, "mai-store")
+        self._error: StoreError | None = None
+        """Why no more lines are written."""
 
     @property
     def calls(self) -> int:
@@ -149,8 +147,8 @@ class Store:
         """Wait until everything is on the disk, and close the files. A store without a line is removed."""
         if self._file < 0:
             return
-        self._queue.put(None)
-        self._thread.join()
+        self._writer.submit(self._write_lines)  # lines whose `_append` was cancelled
+        self._writer.shutdown()
         self._error = StoreError(f"The call store {self.path} is closed.")
         if not self._end:
             self.path.unlink(missing_ok=True)
@@ -192,18 +190,17 @@ class Store:
             for text in lines:
                 if not text.endswith(b"\n"):
                     break
-                line, end = (file, end, len(text)), end + len(text)
+                start, end = end, end + len(text)
                 try:
                     record = json.loads(text)
                     run, names = record["run"], record.get("key") or record["sample"]
+                    line = _Line(file, start, len(text), path.name if of_other_run else run)
+                    if "key" in record and line.run:
+                        self._shared.setdefault(record["digest"], line)
                     if of_other_run:
-                        if "key" in record:
-                            self._shared.setdefault(record["digest"], _Line(*line, path.name))
                         continue
                     if "key" in record:
-                        self._made[run, CallKey(*names), record["digest"]] = _Line(*line, run)
-                        if run:
-                            self._shared.setdefault(record["digest"], _Line(*line, run))
+                        self._made[run, CallKey(*names), record["digest"]] = line
                     else:
                         self._done.add((run, tuple(names)))
                     self._samples.add(tuple(names[:3]))
@@ -221,35 +218,23 @@ class Store:
         self._end += len(data)  # the lines are written in the order of their places
         names = record.get("key") or record["sample"]
         self._samples.add(tuple(names[:3]))
-        written: Future[None] = Future()
-        self._queue.put((data, written))
-        await asyncio.wrap_future(written)
+        self._unwritten.append(data)
+        await asyncio.get_running_loop().run_in_executor(self._writer, self._write_lines)
         return line
 
     def _write_lines(self) -> None:
-        """Write lines until `close`. All lines that are ready at the same time share one fsync."""
-        last = False
-        while not last:
-            batch = [self._queue.get()]
-            while not self._queue.empty():
-                batch.append(self._queue.get())
-            lines = [entry for entry in batch if entry is not None]
-            last = len(lines) < len(batch)
-            if self._error is None:  # a failed write may have left half a line, which the next one would continue
-                try:
-                    data = memoryview(b"".join(data for data, _ in lines))
-                    while data:
-                        data = data[os.write(self._file, data) :]
-                    os.fsync(self._file)
-                except OSError as error:
-                    self._error = _write_error(self.path, error)
-            for _, written in lines:
-                if not written.set_running_or_notify_cancel():
-                    continue
-                if self._error is None:
-                    written.set_result(None)
-                else:
-                    written.set_exception(self._error)
+        """Write all lines that are ready now. They share one fsync, and their other calls of this method find none."""
+        # A failed write may have left half a line, which the next one would continue.
+        if self._error is None and (count := len(self._unwritten)):
+            try:
+                data = memoryview(b"".join(self._unwritten.popleft() for _ in range(count)))
+                while data:
+                    data = data[os.write(self._file, data) :]
+                os.fsync(self._file)
+            except OSError as error:
+                self._error = _write_error(self.path, error)
+        if self._error is not None:
+            raise self._error
 
 
 def _call_at(line: _Line, key: CallKey) -> Call:
