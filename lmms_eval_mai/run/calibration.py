@@ -53,10 +53,6 @@ class Calibration:
     images: tuple[str, ...] = ()
     """The hashes of the images of the documents, so that a report can tell a score on the same ones."""
 
-    def of(self, method: str) -> Calibrated | None:
-        """Return the thresholds of a method. None: the file has none."""
-        return self.methods.get(method)
-
     def doubts(
         self, method: Method, models: Mapping[Side, str], engines: Mapping[Side, str], think: str
     ) -> Iterator[str]:

@@ -35,7 +35,7 @@ from lmms_eval_mai.method.thresholds import DEFAULT, Thresholds
 from lmms_eval_mai.method.trace import Settings
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run import calibration, presets
-from lmms_eval_mai.run.calibration import Calibration
+from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.decoding import read_decoding
 
 
@@ -158,10 +158,15 @@ class Config(Arguments):
         return frozenset(ask.side for ask in self.method.asks if ask.prompt in ("native", *by_argument))
 
     @property
+    def calibrated(self) -> Calibrated | None:
+        """Return what the file of `min_confidence` has of the method, if there is one."""
+        return self.calibration.methods.get(self.method.name) if self.calibration is not None else None
+
+    @property
     def thresholds(self) -> Thresholds:
         """Return the thresholds of the method."""
-        if self.calibration is not None and (calibrated := self.calibration.of(self.method.name)):
-            return calibrated.thresholds
+        if self.calibrated is not None:
+            return self.calibrated.thresholds
         return Thresholds(self.min_confidence if isinstance(self.min_confidence, float) else DEFAULT)
 
     @property
@@ -238,24 +243,17 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     given = {**preset, **{name: value for name, value in arguments.items() if name != "pair"}}
     values = {name: given[name] for name in OWN_NAMES if given.get(name) is not None}
     for_engines = {name: value for name, value in given.items() if name not in OWN_NAMES}
-    values["small"], values["large"] = _engine_configs(for_engines, arguments, set(preset))
+    values |= _engine_configs(for_engines, arguments, is_pair=bool(preset))
     if isinstance(values.get("min_confidence"), str):
         values["calibration"] = calibration.read(values["min_confidence"])
     config = read(Config, values)
     _check_choices(config, arguments)
-    config = _with_engines_for_the_method(config)
     for engine in config.engines():
         _check_engine(engine, given)
-    return config
-
-
-def _with_engines_for_the_method(config: Config) -> Config:
-    """Return the configuration whose engines know what the method needs of them."""
-    engines: dict[str, Any] = {}
-    for side in SIDES:
-        attention = side == "large" and config.transfer == "sparse"
-        engines[side] = dataclasses.replace(getattr(config, side), attention=attention, native=side in config.native)
-    return config.model_copy(update=engines)
+    # The engines must know what the method needs of them.
+    small = dataclasses.replace(config.small, native="small" in config.native)
+    large = dataclasses.replace(config.large, native="large" in config.native, attention=config.transfer == "sparse")
+    return config.model_copy(update={"small": small, "large": large})
 
 
 def _check_engine(engine: EngineConfig, given: Mapping[str, Any]) -> None:
@@ -285,7 +283,7 @@ def _check_choices(config: Config, given: Mapping[str, Any]) -> None:
                 )
     read_decoding(config.native_gen_kwargs or {}, "In native_gen_kwargs, ")
     file = config.calibration
-    if "min_confidence" in given and file is not None and file.of(config.method.name) is None:
+    if "min_confidence" in given and file is not None and config.calibrated is None:
         raise ArgumentError(
             f"min_confidence={config.min_confidence} has the thresholds of {', '.join(file.methods)}, and this run "
             f"has method={config.method.name}: choose one of the former, calibrate, or give a number."
@@ -295,25 +293,21 @@ def _check_choices(config: Config, given: Mapping[str, Any]) -> None:
 # --- engines ----------------------------------------------------------------------------------------------
 
 
-def _engine_configs(
-    given: Mapping[str, Any], arguments: Mapping[str, Any], preset: set[str]
-) -> tuple[EngineConfig, EngineConfig]:
-    """Read the arguments that `Config` does not have. The arguments of a preset, except its models, are for vLLM
-    only."""
+def _engine_configs(given: Mapping[str, Any], arguments: Mapping[str, Any], is_pair: bool) -> dict[str, EngineConfig]:
+    """Read the arguments that `Config` does not have. The arguments of a pair, except its models, are for vLLM only."""
     engine = given.get("engine")
-    if preset and engine == "scripted" and not all(side in arguments for side in SIDES):
+    if is_pair and engine == "scripted" and not all(side in arguments for side in SIDES):
         raise ArgumentError(
             f"pair={arguments['pair']} names checkpoints, and engine=scripted has none: give small=... and large=..."
         )
-    kinds = {side: _engine_kind(side, given.get(f"{side}_engine"), engine, given.get(side)) for side in SIDES}
     choices = ("engine", *SIDES, *(f"{side}_engine" for side in SIDES))
     for_vllm = {name: value for name, value in given.items() if name not in choices}
     for_others = {name: value for name, value in for_vllm.items() if name in arguments}
-    small, large = (
-        _engine_config(side, kinds[side], given.get(side), for_vllm if kinds[side] == "vllm" else for_others)
-        for side in SIDES
-    )
-    return small, large
+    configs: dict[str, EngineConfig] = {}
+    for side in SIDES:
+        kind = _engine_kind(side, given.get(f"{side}_engine"), engine, given.get(side))
+        configs[side] = _engine_config(side, kind, given.get(side), for_vllm if kind == "vllm" else for_others)
+    return configs
 
 
 def _engine_kind(side: Side, own: Any, both: Any, model: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from loguru import logger
 
-from lmms_eval_mai.contract import SIDES, Engine, Side
+from lmms_eval_mai.contract import SIDES, Engine, EngineConfig, Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.restart import RestartedEngine
 from lmms_eval_mai.errors import EngineNotRunning, EngineStartError
@@ -82,7 +82,7 @@ class Engines:
 
     async def _start(self, side: Side) -> None:
         model, began = self.models[side], time.perf_counter()
-        config = next(engine for engine in self.config.engines() if engine.side == side)
+        config: EngineConfig = getattr(self.config, side)
         described = model.engine.description
         logger.info(f"mai_cascade: starting {side}={config.model} with {config.engine}: {described}.")
         await model.start()

@@ -223,8 +223,8 @@ class Evaluation:
                 logger.warning(f"mai_cascade: {call.key}: {problem}")
 
     def _tell_if_uncalibrated(self, benchmark: str, threshold: float) -> None:
-        calibrated = self.config.calibration and self.config.calibration.of(self.config.method.name)
-        if not calibrated or benchmark in calibrated.documents or benchmark in self._uncalibrated:
+        calibrated = self.config.calibrated
+        if calibrated is None or benchmark in calibrated.documents or benchmark in self._uncalibrated:
             return
         if threshold == self.pair.thresholds.of(benchmark):  # a request to a server may have its own
             self._uncalibrated.add(benchmark)
@@ -235,11 +235,10 @@ class Evaluation:
 
     def _warn_if_uncalibrated(self, engines: Mapping[Side, str]) -> None:
         """Tell the user if the threshold of the method was not chosen for this run."""
-        config, method = self.config, self.config.method
-        calibration = config.calibration
+        config, method, calibration = self.config, self.config.method, self.config.calibration
         if not method.needs_threshold or isinstance(config.min_confidence, float):
             return
-        if calibration is None or calibration.of(method.name) is None:
+        if calibration is None or config.calibrated is None:
             doubts = [f"it is the default {DEFAULT}, which is not calibrated for this pair"]
         else:
             models = {engine.side: engine.model for engine in config.engines()}
@@ -260,7 +259,7 @@ class Evaluation:
                 continue
             self._has_probability = call.answer_logprob is not None
             if not self._has_probability:
-                engine = next(one for one in self.config.engines() if one.side == call.key.side)
+                engine = getattr(self.config, call.key.side)
                 raise ArgumentError(
                     f"method={trace.settings.method.name} needs the probability of the {call.key.side} model's answer, "
                     f"and {call.key.side}_engine={engine.engine} did not report it for {call.key}. Use an engine or an "
@@ -304,8 +303,11 @@ def sparse_of(config: Config) -> Sparse | None:
     cannot give attention weights, or if its model does not have the layer."""
     if config.transfer == "full":
         return None
+    from transformers import AutoConfig
+
     engine, given = attention_engine(config), config.sparse_layer
-    depth = layers_of(engine)
+    options = {name: engine.arguments[name] for name in ("revision", "trust_remote_code") if name in engine.arguments}
+    depth: int = AutoConfig.from_pretrained(engine.model, **options).get_text_config().num_hidden_layers
     layer = given if isinstance(given, int) else max(1, round(given * depth))
     if layer > depth:
         raise ArgumentError(
@@ -314,12 +316,3 @@ def sparse_of(config: Config) -> Sparse | None:
         )
     logger.info(f"mai_cascade: layer {layer} of {depth} of the large model selects tokens.")
     return Sparse(config.sparse_delta, layer)
-
-
-def layers_of(engine: EngineConfig) -> int:
-    """Return the number of decoder layers of a checkpoint."""
-    from transformers import AutoConfig
-
-    arguments = {name: engine.arguments[name] for name in ("revision", "trust_remote_code") if name in engine.arguments}
-    layers: int = AutoConfig.from_pretrained(engine.model, **arguments).get_text_config().num_hidden_layers
-    return layers

@@ -141,7 +141,7 @@ def _config_of(mai: MaiOptions, config: Config, methods: Mapping[str, Method]) -
             text = f"mai.min_confidence has no effect with {name}: give a mai.method that needs it, or leave it out."
             raise bad_request(text, "mai.min_confidence")
         changes |= {"min_confidence": mai.min_confidence, "calibration": None}
-    elif method.needs_threshold and calibrated is not None and calibrated.of(name) is None:
+    elif method.needs_threshold and calibrated is not None and name not in calibrated.methods:
         text = f"This server has the thresholds of {', '.join(calibrated.methods)}. Give mai.min_confidence too."
         raise bad_request(text, "mai.min_confidence")
     return config.model_copy(update=changes)
