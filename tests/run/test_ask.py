@@ -178,11 +178,3 @@ def test_questions_about_one_photo_that_is_not_decoded_yet_all_get_its_pixels_up
         with ThreadPoolExecutor(6) as threads:
             found = list(threads.map(lambda _, image=image: open_image(image).uuid, range(12)))  # type: ignore[misc]
         assert found == [expected.uuid] * 12
-
-
-def test_grey_image_of_16_bits_keeps_its_brightness() -> None:
-    for mode in ("I;16", "I;16B"):
-        image = Image.new(mode, (3, 1))
-        for x, value in enumerate((0, 30_000, 65_535)):
-            image.putpixel((x, 0), value)
-        assert [open_image(image).pixels.getpixel((x, 0))[0] for x in range(3)] == [0, 117, 255]  # type: ignore[index]

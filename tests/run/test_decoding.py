@@ -156,15 +156,3 @@ def test_a_model_that_thinks_by_itself_has_decoding_arguments_of_its_own() -> No
     assert native.thinking_token_budget == 500
     for one in found.values():
         assert (one.temperature, one.max_tokens, one.thinking_token_budget) == (0, 4096, None)
-
-
-@pytest.mark.parametrize("given", [{"native_gen_kwargs": '{"temprature": 1}'}, {"max_thinking_tokens": 0}])
-def test_wrong_arguments_of_a_model_that_thinks_by_itself_are_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(ArgumentError, match=next(iter(given))):
-        parse({"think": "native", **given})
-
-
-@pytest.mark.parametrize("given", [{"native_gen_kwargs": '{"temperature": 1}'}, {"max_thinking_tokens": 9}])
-def test_arguments_of_a_model_that_thinks_by_itself_need_one(given: dict[str, Any]) -> None:
-    with pytest.raises(ArgumentError, match="has no effect without think=native"):
-        parse(given)
