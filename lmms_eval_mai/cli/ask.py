@@ -17,7 +17,6 @@ from lmms_eval_mai.method.calls import decoding_of
 from lmms_eval_mai.method.run import run
 from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.config import Config, parse
-from lmms_eval_mai.run.decoding import sampling
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +37,7 @@ def main(given: argparse.Namespace) -> None:
     gen_kwargs = values_of("--gen_kwargs", given.gen_kwargs)
     config = parse(arguments)
     asked = (given.image, given.question, given.option)
-    sample = checked_question(*asked, sampling(gen_kwargs, config, own_task=True))()
+    sample = checked_question(*asked, config, gen_kwargs)()
     if given.dry_run:
         trace = _dry_answer(config, sample)
         _print_calls(trace, sample, dry_run=True)

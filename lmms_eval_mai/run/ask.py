@@ -18,13 +18,13 @@ from typing import Any, Self
 
 import PIL.Image
 
-from lmms_eval_mai.contract import CallPrompt, Image, Message, Sampling
+from lmms_eval_mai.contract import Image, Message
 from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import ArgumentError, UnreadableImage
 from lmms_eval_mai.method.benchmarks import GENERIC
 from lmms_eval_mai.method.trace import Sample, Trace
-from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.decoding import sampling, unusual
 from lmms_eval_mai.run.engines import Engines, result_of
 from lmms_eval_mai.run.evaluation import Evaluation
@@ -69,7 +69,7 @@ class Cascade:
             raise ArgumentError(f"gen_kwargs={gen_kwargs!r} is invalid: expected a dictionary.")
         self.config = parse({"store": "off", **arguments})
         self._decoding = dict(gen_kwargs or {})
-        self._sampling = sampling(self._decoding, self.config, own_task=True)
+        sampling(self._decoding, self.config, own_task=True)  # refuses wrong arguments
         self._engines = Engines(self.config)
         self._evaluation = Evaluation(self._engines, self.config)
         self._numbers = itertools.count()
@@ -107,7 +107,7 @@ class Cascade:
         """
         # A store finds the answer to the same question again, so its number must not depend on the order.
         number = next(self._numbers) if self.config.store == "off" else None
-        open_sample = checked_question(image, question, options, self._sampling, number, self._decoding)
+        open_sample = checked_question(image, question, options, self.config, self._decoding, number)
         return self._engines.submit(self._evaluation.run_one(open_sample))
 
     async def ask(self, image: Images, question: str, options: Sequence[str] | None = None) -> Trace:
@@ -152,14 +152,14 @@ def checked_question(
     image: Images,
     question: str,
     options: Sequence[str] | None,
-    decoding: Mapping[CallPrompt, Sampling],
+    config: Config,
+    gen_kwargs: Mapping[str, Any],
     number: int | None = None,
-    gen_kwargs: Mapping[str, Any] | None = None,
 ) -> Callable[[], Sample]:
     """Check a question and return a function that decodes its images and returns it as a sample of the task `ask`.
 
-    `number`: its number in messages. None: a number that the same question has in every process. `gen_kwargs`: those of
-    `decoding`, for the trace. Raises `ArgumentError`, and the function raises `UnreadableImage`.
+    `number`: its number in messages. None: a number that the same question has in every process. Raises
+    `ArgumentError`, and the function raises `UnreadableImage`.
     """
     # The caller may change its lists before the question is opened.
     sources = [] if image is None else [*image] if isinstance(image, list | tuple) else [image]
@@ -189,8 +189,8 @@ def checked_question(
             kind=GENERIC.kind(doc),
             variant="S",
             two_stage=False,
-            sampling=decoding,
-            decoding=unusual(gen_kwargs or {}),
+            sampling=sampling(gen_kwargs, config, own_task=True),
+            decoding=unusual(gen_kwargs),
         )
 
     return open_sample
