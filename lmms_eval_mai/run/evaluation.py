@@ -28,8 +28,6 @@ from lmms_eval_mai.run.store import SampleKey, Store, digest_of, folder_of
 
 Run = Callable[[Sample, Pair], Awaitable[Trace]]
 """Runs one sample from its first call to its trace."""
-GIVES_ATTENTION = "transformers"
-"""The kind of engine that can give attention weights."""
 
 
 class Evaluation:
@@ -290,10 +288,10 @@ def pair_of(config: Config, models: Mapping[Side, Model], sparse: Sparse | None)
 
 def attention_engine(config: Config) -> EngineConfig:
     """Return the engine whose attention selects tokens. Raises `ArgumentError` if it cannot give attention weights."""
-    if config.large.engine != GIVES_ATTENTION:
+    if config.large.engine != "transformers":
         raise ArgumentError(
             f"transfer=sparse needs attention weights of the large model, and large_engine={config.large.engine} "
-            f"cannot give them: use large_engine={GIVES_ATTENTION} with a checkpoint, or leave transfer out."
+            "cannot give them: use large_engine=transformers with a checkpoint, or leave transfer out."
         )
     return config.large
 

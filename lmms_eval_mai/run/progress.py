@@ -67,9 +67,7 @@ class Progress:
     """Samples that an earlier process finished. The progress line counts them from the beginning."""
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     """Index of the sample -> its outcome."""
-
-    def __post_init__(self) -> None:
-        self._exits = Counter[str]()
+    _exits: Counter[str] = field(default_factory=Counter, init=False)
 
     async def report(self, index: int, outcome: Outcome) -> bool:
         """Record a finished sample. Returns whether the run may go on."""

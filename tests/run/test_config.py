@@ -59,8 +59,6 @@ def test_pair_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str | No
 
 
 def test_a_run_has_the_engines_that_its_method_asks() -> None:
-    config = parse_text("large=org/b,method=own_thinking")
-    assert [engine.model for engine in config.engines()] == ["org/b"]
     asked = {name: [engine.side for engine in parse_text(f"pair=demo,method={name}").engines()] for name in METHODS}
     alone = {"small": ["small"], "large": ["large"], "own_thinking": ["large"]}
     assert asked == {name: alone.get(name, ["small", "large"]) for name in METHODS}
