@@ -27,10 +27,14 @@ def bind(host: str, port: int) -> socket.socket:
     """Return a socket for this address. It is bound before the engines start, so that a port in use is found at once.
     Clients that connect before the engines are ready wait. Raises `ArgumentError`."""
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        bound = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
         text = f"The server cannot use {host}:{port} ({error}). Give another --host or --port."
         raise ArgumentError(text) from None
+    # Connections inherit it. asyncio sets it only if a socket names its protocol, and this one does not: the body of a
+    # reply then waits 40 ms until the client has confirmed the headers.
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return bound
 
 
 def run(service: Service, bound: socket.socket) -> None:

@@ -1,6 +1,7 @@
 """Replies of the server to chats: how a chat is asked, and the shape of the reply, at once and in parts."""
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.serve.chat_request import IGNORED, NEUTRAL, NOTHING, ChatRequest
 from lmms_eval_mai.serve.question import question_of
+from lmms_eval_mai.serve.server import bind
 
 PICK = "Which is red?\nA. the circle\nB. the square"
 STORY = {"model": "pair", "messages": [{"role": "user", "content": "Tell a story."}]}
@@ -81,6 +83,13 @@ def test_stream_has_the_thinking_the_answer_and_the_trace_and_begins_with_a_text
         assert chunks[-2]["mai"]["exit"] == EXITS[number % 3]
         assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["prompt_tokens"] == 100 * (2 + number % 3)
         assert len({chunk["id"] for chunk in chunks}) == 1
+
+
+def test_the_parts_of_a_reply_do_not_wait_until_the_client_has_confirmed_the_parts_before_them() -> None:
+    with bind("127.0.0.1", 0) as bound, socket.create_connection(bound.getsockname()):
+        connection, _ = bound.accept()
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        connection.close()
 
 
 @pytest.mark.slow
