@@ -178,7 +178,7 @@ class ChatRequest(NextToken, Fields):
 
 def read_request(body: bytes | bytearray, settings: Settings) -> ChatRequest:
     """Read the body of a request, within the limits of the server. Raises `RequestError`."""
-    text, count = DATA_URL.subn(b"", body)  # an address that JSON escapes hide is a part of the text
+    text, count = DATA_URL.subn(b"", body)
     if count > settings.max_images or len(text) > settings.max_text_mib * 2**20:
         limits = f"{settings.max_images} images, or more than {settings.max_text_mib:g} MiB besides them"
         raise RequestError(413, f"The body has more than {limits}. Send less.", "request_too_large")
@@ -189,7 +189,11 @@ def read_request(body: bytes | bytearray, settings: Settings) -> ChatRequest:
     if request.model != settings.model_name:
         sentence = f"The model {request.model[:100]!r} is not served here. Give model={settings.model_name!r}."
         raise RequestError(404, sentence, "model_not_found", "model")
-    if sum(image.pixels for image in request.images()) > settings.max_image_megapixels * 1e6:
+    images = request.images()
+    if len(images) > settings.max_images:  # JSON escapes may hide an address from the count above
+        sentence = f"The request has more than {settings.max_images} images. Send fewer."
+        raise RequestError(413, sentence, "request_too_large", "messages")
+    if sum(image.pixels for image in images) > settings.max_image_megapixels * 1e6:
         limit = f"{settings.max_image_megapixels:g} megapixels (--max_image_megapixels)"
         sentence = f"Together the images have more than {limit}. Send smaller or fewer ones."
         raise RequestError(413, sentence, "request_too_large", "messages")
