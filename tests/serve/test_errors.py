@@ -88,6 +88,12 @@ def test_wrong_request_gets_a_status_a_code_and_the_field(name: str, api: Runnin
     assert [status, error["code"], error["param"]] == expected
 
 
+def test_images_whose_address_json_escapes_hide_are_counted_too(api: Running) -> None:
+    body = json.dumps(messages(user("Hm?", *[image_url((1, 1))] * 4))).replace("data:image", r"data:\u0069mage")
+    status, error = api.refused(body.encode(), headers=KEY)
+    assert [status, error["code"], error["param"]] == [413, "request_too_large", "messages"]
+
+
 def test_requests_need_the_key_json_a_known_path_and_the_name_of_this_server(api: Running) -> None:
     for headers in ({}, {"Authorization": "Bearer the kez"}, {"Authorization": "the key"}, {"Authorization": b"\xff"}):
         assert api.refused(b"{", headers=headers)[0] == 401  # before the body is read
