@@ -173,9 +173,10 @@ def wall_s_by_task(tasks: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     second one, because documents of several tasks are open at the same time. Empty: not known. `tasks`: task -> its
     calls."""
     calls = pd.concat({task: calls for task, calls in tasks.items() if len(calls)}, names=["task"]).reset_index("task")
-    ends = (calls.started_at + calls.seconds).groupby([calls.task, calls.doc_id]).agg(lambda end: end.max(skipna=False))
+    ends = calls.started_at + calls.seconds
     if ends.isna().any():
         return {}
+    ends = ends.groupby([calls.task, calls.doc_id]).max()
     parts = ends.sort_values().diff().fillna(ends.min() - calls.started_at.min())
     return {str(task): float(seconds) for task, seconds in parts.groupby("task").sum().items()}
 

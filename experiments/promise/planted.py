@@ -22,13 +22,13 @@ import numpy.typing as npt
 
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE_DIRECT
 from lmms_eval_mai.reports.calibrate import accepts, place_of
-from lmms_eval_mai.reports.losses import THRESHOLDS, Promise
+from lmms_eval_mai.reports.losses import BASELINES, THRESHOLDS, Promise
 
 Array = npt.NDArray[np.float64]
 IMAGES = 20_000
 DOCUMENTS = 1200
 """Documents of `--looks`."""
-PROMISE = Promise(MAI_CONFIDENCE_DIRECT, max_loss=0.01, confidence=0.95, against="full-rt")
+PROMISE = Promise(MAI_CONFIDENCE_DIRECT, max_loss=0.01, confidence=0.95, baseline=BASELINES["full-rt"])
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from lmms_eval_mai.method.methods import METHODS
 from lmms_eval_mai.reports import build
 from lmms_eval_mai.reports.calibrate import place_of
-from lmms_eval_mai.reports.losses import THRESHOLDS, Losses, Promise, losses, replays_of_runs
+from lmms_eval_mai.reports.losses import BASELINES, THRESHOLDS, Losses, Promise, losses_of_runs
 
 BASELINE = {"mai_confidence": "full-rt", "mai_confidence_direct": "full-rt", "own_thinking": "large-r"}
 """Name of a method -> its baseline."""
@@ -27,7 +27,7 @@ def row(name: str, found: Losses, promise: Promise, number: int, splits: int) ->
         if place is not None:
             places.append(place)
             lost.append(100 * found.values[place, order[number:]].mean())
-    refused = f"| {name} | {promise.against} | {number:,} | {100 * (1 - len(lost) / splits):.1f} |"
+    refused = f"| {name} | {BASELINE[name]} | {number:,} | {100 * (1 - len(lost) / splits):.1f} |"
     if not lost:
         return f"{refused} | | | | |"
     above = sum(loss > 100 * promise.max_loss for loss in lost) / splits
@@ -47,9 +47,8 @@ def main() -> None:
     print("| method | against | n | refused, % | median threshold | exits, % | mean loss | largest | above 1, % |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
     for name in given.methods:
-        promise = Promise(METHODS[name], 0.01, 0.95, BASELINE[name])
-        (replays,) = replays_of_runs(runs, promise)
-        found = losses(runs, replays, promise)
+        promise = Promise(METHODS[name], 0.01, 0.95, BASELINES[BASELINE[name]])
+        (found,) = losses_of_runs(runs, promise)
         for number in given.documents:
             print(row(name, found, promise, number, given.splits), flush=True)
 

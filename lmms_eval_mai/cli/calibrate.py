@@ -58,11 +58,9 @@ def main(given: argparse.Namespace) -> int:
     for gap in runs.gaps:
         tell(gap)
     golds = labels.read(given.labels or ()) if given.labels or given.to_label else None
-    each = losses.replays_of_runs(runs, promise, golds)
-    choices = [calibrate.choose(losses.losses(runs, replays, promise), promise) for replays in each]
+    choices = [calibrate.choose(one, promise) for one in losses.losses_of_runs(runs, promise, golds)]
     if given.to_label is not None:
-        pairs = zip(each, choices, strict=True)
-        listed = [(replays.run, calibrate.to_label(replays, choice, promise)) for replays, choice in pairs]
+        listed = [(choice.losses.run, calibrate.to_label(choice, promise)) for choice in choices]
         number = labels.write(given.to_label, listed)
         print(f"Wrote {given.to_label}: {number:,} documents need a gold answer.")
         return 0
@@ -88,7 +86,7 @@ def main(given: argparse.Namespace) -> int:
 def _promise(given: argparse.Namespace) -> "Promise":
     """Return the promise that the options ask for. Raises `ArgumentError`."""
     from lmms_eval_mai.method import files
-    from lmms_eval_mai.reports.losses import Promise
+    from lmms_eval_mai.reports.losses import BASELINES, Promise
 
     if not 0 < given.max_loss < 100:
         raise ArgumentError(f"--max_loss {given.max_loss:g} is invalid: expected points above 0 and below 100.")
@@ -105,7 +103,7 @@ def _promise(given: argparse.Namespace) -> "Promise":
         method=method,
         max_loss=given.max_loss / 100,
         confidence=given.confidence,
-        against=given.against or ("full-rt" if "small" in method.sides else "large-r"),
+        baseline=BASELINES[given.against or ("full-rt" if "small" in method.sides else "large-r")],
         loss=given.loss,
         looks=given.looks,
     )

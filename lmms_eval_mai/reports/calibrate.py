@@ -18,7 +18,7 @@ import pandas as pd
 
 from lmms_eval_mai import statistics
 from lmms_eval_mai.reports import metrics
-from lmms_eval_mai.reports.losses import THRESHOLDS, Losses, Promise, Replays
+from lmms_eval_mai.reports.losses import THRESHOLDS, Losses, Promise
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.report import Column, Estimate, Table, table
 from lmms_eval_mai.statistics import Array
@@ -105,16 +105,15 @@ def choose(losses: Losses, promise: Promise) -> Choice:
     return Choice(losses, place_of(losses.values[: losses.labelled], losses.is_exact, promise))
 
 
-def to_label(replays: Replays, choice: Choice, promise: Promise) -> pd.DataFrame:
+def to_label(choice: Choice, promise: Promise) -> pd.DataFrame:
     """Return the answers to the documents to label next. From the safest threshold on, documents whose answer differs
     from the baseline's are collected, until there are twice as many as the allowed loss permits. Empty: more gold
     answers cannot lower the threshold."""
-    places = replays.unlabelled.sort_values()
-    answers = pd.DataFrame({name: getattr(replays, name).answer for name in ("cheapest", "never", "baseline")})
+    places = choice.losses.unlabelled.sort_values()
     if not choice.may_go_on:
-        return answers.loc[[]]
+        return choice.losses.answers.loc[[]]
     number = min(math.ceil(2 * promise.max_loss * choice.losses.documents), len(places))
-    return answers.loc[places.index[places <= places.iloc[number - 1]]]
+    return choice.losses.answers.loc[places.index[places <= places.iloc[number - 1]]]
 
 
 def points(value: float) -> str:
@@ -126,7 +125,7 @@ def promised(promise: Promise, choices: Sequence[Choice]) -> str:
     """Return what the thresholds promise, as a sentence or two."""
     several = any(choice.losses.values.shape[1] < choice.losses.documents for choice in choices)
     unit = " per image (the mean over the questions about it)" if several else ""
-    share, baseline = 100 * promise.max_loss, promise.baseline
+    share, baseline = 100 * promise.max_loss, promise.baseline.name
     bound = f"score{unit} is at most {points(share)} below that of {baseline}"
     if promise.loss == "answers":
         bound = f"share of answers{unit} that differ from those of {baseline} is at most {share:g}%"
@@ -171,7 +170,7 @@ def choice_table(choices: Sequence[Choice], promise: Promise) -> Iterator[Table]
         Column("documents", "count", 0, lambda row: row.losses.documents),
         Column("images", "count", 0, lambda row: row.losses.values.shape[1]),
         Column("min_confidence", "text", 0, lambda row: None if row.threshold is None else repr(row.threshold)),
-        Column(f"{lost} {promise.baseline}, points", "percent", 2, lambda row: row.loss),
+        Column(f"{lost} {promise.baseline.name}, points", "percent", 2, lambda row: row.loss),
         Column("first check, %", "percent", 1, lambda row: row.exits),
         Column("output tokens", "number", 1, lambda row: row.tokens),
         Column("large R minus Full RT, points", "percent", 2, lambda row: row.losses.distance),

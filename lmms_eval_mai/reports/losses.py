@@ -5,7 +5,7 @@ Nothing is run: the finished runs have all calls that any threshold needs (`repl
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from lmms_eval_mai.reports.labels import Labels
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.replay import CallFrames, agree, calls_of, replay, tokens
 from lmms_eval_mai.reports.report import Estimate
-from lmms_eval_mai.reports.rules import has_rules
+from lmms_eval_mai.reports.rules import has_rules, replay_of
 from lmms_eval_mai.reports.runs import Runs
 from lmms_eval_mai.statistics import Array
 
@@ -38,10 +38,10 @@ answers, so a grid of percentages would end where their probabilities begin."""
 
 
 BASELINES = {
-    "full-rt": ("Full RT", FULL_RT),
-    "large-r": ("large R", Method("large_r", (LARGE_THINK, Stop("large_think", "large.think")))),
+    "full-rt": Method("Full RT", FULL_RT.steps),
+    "large-r": Method("large R", (LARGE_THINK, Stop("large_think", "large.think"))),
 }
-"""Value of --against -> the name of the baseline, and its method."""
+"""Value of --against -> the baseline. Its only stop has no condition."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Promise:
     max_loss: float
     """A share, such as 0.01 for one point."""
     confidence: float
-    against: str
-    """A key of `BASELINES`."""
+    baseline: Method
+    """One of `BASELINES`."""
     loss: str = "score"
     """`score`, or `answers`: 1 where the answer differs from that of the baseline."""
     looks: int = 1
@@ -65,44 +65,20 @@ class Promise:
         return (1 - self.confidence) / self.looks
 
     @property
-    def baseline(self) -> str:
-        """The name of the baseline."""
-        return BASELINES[self.against][0]
-
-    @property
     def stop(self) -> Stop:
         """The stop with the threshold."""
         return next(stop for stop in self.method.stops if stop.sure and stop.min_confidence is None)
 
 
 @dataclass(frozen=True)
-class Replays:
-    """The answers to the documents of one benchmark. Frames are results of `replay`."""
+class Losses:
+    """What the cascade loses against the baseline on the documents of one benchmark, at each threshold, in the order of
+    `THRESHOLDS`."""
 
     run: Run
     """The run whose documents these are."""
-    frames: CallFrames
-    sure: pd.DataFrame
-    """The calls whose probability decides."""
-    short_tokens: pd.Series
-    """Output tokens of the calls before the stop with the threshold."""
-    cheapest: pd.DataFrame
-    """The method with the cheapest threshold."""
-    never: pd.DataFrame
-    """The method if the model is never sure."""
-    baseline: pd.DataFrame
-    has_scores: bool
-    """Whether all scores are those of the runs. Else only losses can be computed from them."""
-    unlabelled: pd.Series
-    """Of each document whose gold answer is needed and not known: the place of the first threshold that needs it."""
-
-
-@dataclass(frozen=True)
-class Losses:
-    """What the cascade loses on some documents at each threshold, in the order of `THRESHOLDS`."""
-
-    run: Run
-    documents: int
+    answers: pd.DataFrame
+    """The answers to each document at the `cheapest` threshold, if the model is `never` sure, and of the `baseline`."""
     values: Array
     """The loss, of shape (thresholds, images): the score of the baseline minus that of the cascade, as a mean over the
     questions about an image."""
@@ -114,27 +90,33 @@ class Losses:
     """Output tokens of both models for one document."""
     later_tokens: float
     """Those after the first check, if no document finishes there."""
-    labelled: int
-    """The number of thresholds whose values are known: those before the first one that needs a missing gold answer."""
+    unlabelled: pd.Series
+    """Of each document whose gold answer is needed and not known: the place of the first threshold that needs it."""
     distance: Estimate | None
     """The score of large R minus that of Full RT, in points. None: one of them is not known."""
 
+    @property
+    def documents(self) -> int:
+        """The number of documents."""
+        return len(self.answers)
 
-def replays_of_runs(runs: Runs, promise: Promise, labels: Labels | None = None) -> list[Replays]:
-    """Return the answers of each benchmark with all calls. `labels`: the only gold answers; None: the runs have scores.
+    @property
+    def labelled(self) -> int:
+        """The number of thresholds whose values are known: those before the first one that needs a missing gold
+        answer."""
+        return int(self.unlabelled.min()) if len(self.unlabelled) else len(THRESHOLDS)
+
+
+def losses_of_runs(runs: Runs, promise: Promise, labels: Labels | None = None) -> list[Losses]:
+    """Return the losses on each benchmark with all calls. `labels`: the only gold answers; None: the runs have scores.
 
     Raises `ArgumentError` if there are none, several cascades on a benchmark, several pairs, or unknown images.
     """
-    by_benchmark: dict[str, Replays] = {}
+    by_benchmark: dict[str, Losses] = {}
     missing = []
     for run in _bases(runs, is_scored=promise.loss == "score" and labels is None):
-        frames = runs.call_frames(run)
-        if labels is not None:
-            frames = labels.scored(run, frames)
-        elif promise.loss == "answers":
-            frames = {name: frame.assign(score=0.0) for name, frame in frames.items()}
-        replays = _replays(run, frames, promise, has_scores=labels is None and promise.loss == "score")
-        if replays is None:
+        losses = _losses(runs, run, promise, labels)
+        if losses is None:
             missing.append(runs.name(run.setup))
         elif run.benchmark in by_benchmark:
             raise ArgumentError(
@@ -143,62 +125,14 @@ def replays_of_runs(runs: Runs, promise: Promise, labels: Labels | None = None) 
             )
         else:
             _check_images(run)
-            if labels is not None:
-                replays = replace(replays, unlabelled=labels.missing(run, first_difference(replays)))
-            by_benchmark[run.benchmark] = replays
-    pairs = {runs.pair(replays.run) for replays in by_benchmark.values()}
+            by_benchmark[run.benchmark] = losses
+    pairs = {runs.pair(losses.run) for losses in by_benchmark.values()}
     if len(pairs) > 1:
         shown = "; ".join(f"{small} and {large}" for small, large in sorted(pairs))
         raise ArgumentError(f"The cascades have different models ({shown}). Give the folders of one pair.")
     if not by_benchmark:
         raise ArgumentError(_what_is_needed(promise, missing))
     return list(by_benchmark.values())
-
-
-def first_difference(replays: Replays) -> pd.Series:
-    """Return the place of the first threshold at which the answer to a document is another text than that of the
-    baseline. Before it, both have the same score. Documents without such a threshold are left out."""
-    cheapest, never, baseline = (
-        frame.answer.fillna("") for frame in (replays.cheapest, replays.never, replays.baseline)
-    )
-    passed = np.searchsorted([-math.log(p) for p in THRESHOLDS], -replays.sure.answer_logprob)  # the first of them
-    places = pd.Series(passed, index=replays.sure.index).mask(never != baseline, 0)
-    return places[(cheapest != baseline) | (never != baseline)]
-
-
-def losses(runs: Runs, replays: Replays, promise: Promise) -> Losses:
-    """Return what the cascade loses against the baseline."""
-    cheapest, never, baseline = replays.cheapest.score, replays.never.score, replays.baseline.score
-    if promise.loss == "answers":
-        cheapest, never = (_same(replays, frame, promise) for frame in (replays.cheapest, replays.never))
-        baseline = pd.Series(1.0, index=baseline.index)
-    samples = replays.run.samples
-    of_baseline = metrics.units(samples.assign(score=baseline))
-    places = metrics.places_of(of_baseline.index, runs.clusters(replays.run))
-    images = np.arange(len(of_baseline)) if places is None else pd.factorize(places)[0]
-    first = replays.cheapest.exit == promise.stop.exit
-    cheapest_tokens, never_tokens = tokens(replays.cheapest), tokens(replays.never)
-    values, shares, spent = [], [], []
-    for threshold in THRESHOLDS:
-        passed = first & replays.sure.answer_logprob.ge(math.log(threshold))
-        lost = of_baseline - metrics.units(samples.assign(score=cheapest.where(passed, never)))
-        values.append(np.bincount(images, lost) / np.bincount(images))
-        shares.append(float(passed.mean()))
-        spent.append(float(cheapest_tokens.where(passed, never_tokens).mean()))
-    # A few labelled scores of ANLS may be 0 or 1.
-    is_anls = replays.run.benchmark == "infovqa_val" and promise.loss == "score"
-    scores = np.concatenate([baseline, cheapest, never])
-    return Losses(
-        run=replays.run,
-        documents=len(replays.sure),
-        values=np.array(values),
-        is_exact=places is None and not is_anls and statistics.is_right_or_wrong(scores),
-        first_check=np.array(shares),
-        tokens=np.array(spent),
-        later_tokens=float((never_tokens - replays.short_tokens).mean()),
-        labelled=int(replays.unlabelled.min()) if len(replays.unlabelled) else len(THRESHOLDS),
-        distance=_distance(runs, replays),
-    )
 
 
 def _bases(runs: Runs, is_scored: bool) -> list[Run]:
@@ -211,49 +145,81 @@ def _bases(runs: Runs, is_scored: bool) -> list[Run]:
     return [*cascades, *(run for run in others if run.benchmark not in benchmarks)]
 
 
-def _replays(run: Run, frames: CallFrames, promise: Promise, has_scores: bool) -> Replays | None:
-    """Return the answers to the documents of a run. None: a call is missing."""
+def _losses(runs: Runs, run: Run, promise: Promise, labels: Labels | None) -> Losses | None:
+    """Return the losses on the documents of a run. None: a call is missing."""
     setup, method = run.setup.of_replays, promise.method
     calls = calls_of(method, setup)
+    frames = runs.call_frames(run)
+    if labels is not None:
+        frames = labels.scored(run, frames)
+    elif promise.loss == "answers":
+        frames = _scored_by_baseline(run, frames, promise)
     sure = frames.get(calls[promise.stop.sure].answer)
     cheapest, never, baseline = (
         replay(steps, frames, setup, run.benchmark, run.rules, threshold)
-        for steps, threshold in (
-            (method, THRESHOLDS[-1]),
-            (method, NEVER),
-            (BASELINES[promise.against][1], None),
-        )
+        for steps, threshold in ((method, THRESHOLDS[-1]), (method, NEVER), (promise.baseline, None))
     )
     if cheapest is None or never is None or baseline is None or sure is None or sure.answer_logprob.isna().all():
         return None
-    steps = method.steps[: method.steps.index(promise.stop)]
-    before = [name for step in steps for ask in asks_of(step) for name in calls[ask.name].needed]
-    short: pd.Series = sum(frames[name].output_tokens.fillna(0) for name in before)
-    nothing = pd.Series(dtype=int)
-    return Replays(run, frames, sure, short, cheapest, never, baseline, has_scores, nothing)
+    answers = pd.DataFrame({"cheapest": cheapest.answer, "never": never.answer, "baseline": baseline.answer})
+    of_baseline = metrics.units(run.samples, baseline.score)
+    places = metrics.places_of(of_baseline.index, runs.clusters(run))
+    images = np.arange(len(of_baseline)) if places is None else pd.factorize(places)[0]
+    first = (cheapest.exit == promise.stop.exit).to_numpy()[:, None]
+    passed = first & (sure.answer_logprob.to_numpy()[:, None] >= [math.log(threshold) for threshold in THRESHOLDS])
 
+    def at_each(if_sure: pd.Series, if_not: pd.Series) -> pd.DataFrame:
+        """Return a number of each document at each threshold."""
+        return pd.DataFrame(np.where(passed, if_sure.to_numpy()[:, None], if_not.to_numpy()[:, None]), if_sure.index)
 
-def _same(replays: Replays, documents: pd.DataFrame, promise: Promise) -> pd.Series:
-    """Return 1 where the answer is the same as that of the baseline, by the benchmark's own rule, else 0. The exit
-    tells whether both are one call."""
-    last = BASELINES[promise.against][1].stops[-1].answer
-    one_call = documents.exit.isin([stop.exit for stop in promise.method.stops if stop.answer == last])
-    same = agree(replays.run.benchmark, documents.answer, replays.baseline.answer, replays.run.rules)
-    return (one_call | same).astype(float)
-
-
-def _distance(runs: Runs, replays: Replays) -> Estimate | None:
-    """Return the score of large R minus that of Full RT, in points. None: one of them is not known."""
-    run = replays.run
-    full_rt, large_r = (
-        replay(method, replays.frames, run.setup.of_replays, run.benchmark, run.rules, None)
-        for _, method in BASELINES.values()
+    lost = metrics.units(run.samples, at_each(cheapest.score, never.score)).rsub(of_baseline, axis=0)
+    before = method.steps[: method.steps.index(promise.stop)]
+    asked = [name for step in before for ask in asks_of(step) for name in calls[ask.name].needed]
+    short: pd.Series = sum(frames[name].output_tokens.fillna(0) for name in asked)
+    # A few labelled scores of ANLS may be 0 or 1.
+    is_anls = run.benchmark == "infovqa_val" and promise.loss == "score"
+    scores = np.concatenate([baseline.score, cheapest.score, never.score])
+    return Losses(
+        run=run,
+        answers=answers,
+        values=np.array([np.bincount(images, column) for _, column in lost.items()]) / np.bincount(images),
+        is_exact=places is None and not is_anls and statistics.is_right_or_wrong(scores),
+        first_check=passed.mean(axis=0),
+        tokens=at_each(tokens(cheapest), tokens(never)).mean().to_numpy(),
+        later_tokens=float((tokens(never) - short).mean()),
+        unlabelled=pd.Series(dtype=int) if labels is None else labels.missing(run, _first_difference(answers, sure)),
+        distance=_distance(runs, run) if promise.loss == "score" and labels is None else None,
     )
-    if not replays.has_scores or run.samples.score.isna().any() or full_rt is None or large_r is None:
+
+
+def _scored_by_baseline(run: Run, frames: CallFrames, promise: Promise) -> CallFrames:
+    """Return the calls with the score 1 for an answer that is the same as that of the baseline, by the benchmark's own
+    rule, and 0 for others."""
+    last = calls_of(promise.baseline, run.setup.of_replays)[promise.baseline.stops[-1].answer].answer
+    if last not in frames:
+        return frames
+    answers = frames[last].parsed
+    return {
+        name: frame.assign(score=1.0 if name == last else agree(run.benchmark, frame.parsed, answers, run.rules) * 1.0)
+        for name, frame in frames.items()
+    }
+
+
+def _first_difference(answers: pd.DataFrame, sure: pd.DataFrame) -> pd.Series:
+    """Return the place of the first threshold at which the answer to a document is another text than that of the
+    baseline. Before it, both have the same score. Documents without such a threshold are left out."""
+    cheapest, never, baseline = (answers[name].fillna("") for name in ("cheapest", "never", "baseline"))
+    passed = np.searchsorted([-math.log(p) for p in THRESHOLDS], -sure.answer_logprob)  # the first of them
+    places = pd.Series(passed, index=answers.index).mask(never != baseline, 0)
+    return places[(cheapest != baseline) | (never != baseline)]
+
+
+def _distance(runs: Runs, run: Run) -> Estimate | None:
+    """Return the score of large R minus that of Full RT, in points. None: one of them is not known."""
+    full_rt, large_r = (replay_of(runs, run, method) for method in BASELINES.values())
+    if run.samples.score.isna().any() or full_rt is None or large_r is None:
         return None
-    scores = metrics.plain(large_r.score), metrics.plain(full_rt.score)
-    comparison = metrics.compare(*scores, "", runs.clusters(run), is_tested=False)
-    return None if comparison is None else comparison.difference
+    return runs.difference(run, large_r.score, full_rt.score)
 
 
 def _check_images(run: Run) -> None:
@@ -268,7 +234,7 @@ def _check_images(run: Run) -> None:
 
 def _what_is_needed(promise: Promise, missing: Sequence[str]) -> str:
     named = f" of {', '.join(missing)}" if missing else ""
-    asked = ", ".join(dict.fromkeys(ask.name for ask in (*promise.method.asks, *BASELINES[promise.against][1].asks)))
+    asked = ", ".join(dict.fromkeys(ask.name for ask in (*promise.method.asks, *promise.baseline.asks)))
     return (
         f"No documents{named} have all the calls ({asked}): give the folders of runs that made them on the same "
         "documents, with the same models, by an engine that reports log-probabilities, and with --log_samples. Runs of "

@@ -62,7 +62,7 @@ def compare(
     (a, statistic), (b, _) = _parts(first, benchmark), _parts(second, benchmark)
     places = places_of(a.index, clusters)
     x, y = a.to_numpy(), b.loc[a.index].to_numpy()
-    of_first, of_second = units(first), units(second)
+    of_first, of_second = units(first, first.score), units(second, second.score)
     better = worse = None
     if statistics.is_right_or_wrong(of_first) and statistics.is_right_or_wrong(of_second):
         of_second = of_second.loc[of_first.index]
@@ -97,10 +97,10 @@ def plain(scores: pd.Series) -> pd.DataFrame:
     return pd.DataFrame({"score": scores.astype(float), "group": math.nan, "is_main": True, "gold": None})
 
 
-def units(samples: pd.DataFrame) -> Any:
-    """Return the score of each document. MMBench: of each question, whose score is that of its worst rotation;
-    questions without their original order are left out, as lmms-eval does."""
-    scores = samples.score.fillna(0.0)
+def units(samples: pd.DataFrame, scores: Any) -> Any:
+    """Return the scores of documents, a series or a frame. MMBench: of each question, whose score is that of its worst
+    rotation; questions without their original order are left out, as lmms-eval does."""
+    scores = scores.fillna(0.0)
     return scores.groupby(samples.group).transform("min")[samples.is_main] if samples.group.notna().all() else scores
 
 
@@ -112,7 +112,7 @@ def _parts(samples: pd.DataFrame, benchmark: str) -> tuple[pd.DataFrame, Statist
         # An answer that is neither yes nor no is in neither the precision nor the recall, as lmms-eval computes F1.
         parts = pd.DataFrame({"right": yes & right, "wrong": yes & ~right, "missed": no & right}).astype(float)
         return parts, statistics.f1
-    return pd.DataFrame({"score": units(samples), "number": 1.0}), statistics.ratio
+    return pd.DataFrame({"score": units(samples, samples.score), "number": 1.0}), statistics.ratio
 
 
 def _interval(parts: pd.DataFrame, statistic: Statistic, clusters: Clusters | None) -> Interval:

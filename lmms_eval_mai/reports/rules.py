@@ -9,7 +9,6 @@ import pandas as pd
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.methods import MAI, MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, OWN_THINKING, Method
-from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.replay import derived, replay, tokens
@@ -75,13 +74,16 @@ def rules_table(runs: Runs) -> Iterator[Table]:
         """Return the share of the documents that finish at an exit, in percent. None: the rule has another one."""
         return 100 * float((row.documents.exit == exit).mean()) if exit in row.rule.method.exits else None
 
+    def against(row: Outcome) -> Estimate | None:
+        return None if row.full_rt is None else runs.difference(row.run, row.documents.score, row.full_rt)
+
     columns: list[Column[Outcome]] = [
         *name_columns(runs, lambda row: row.run),
         Column("rule", "text", 0, lambda row: row.rule.name(row.run.benchmark)),
         Column("first\ncheck", "number", 1, lambda row: share(row.rule.method.exits[0], row)),
         *(Column(exit.replace("_", "_\n"), "number", 1, functools.partial(share, exit)) for exit in exits),
         Column("score", "percent", 2, lambda row: runs.share(row.run, row.documents.score)),
-        Column("against\nFull RT", "percent", 2, lambda row: _against(runs, row)),
+        Column("against\nFull RT", "percent", 2, against),
         Column("output\ntokens", "number", 1, lambda row: float(tokens(row.documents).mean())),
         Column("run", "text", 0, lambda row: "yes" if row.is_run else None),
     ]
@@ -175,12 +177,3 @@ def add_replays(runs: Runs, methods: Collection[Method], threshold: float | None
                 f"method={method.name} cannot be replayed: its calls ({asked}) are not all in these runs of one pair, "
                 "on the same documents, with the same decoding."
             )
-
-
-def _against(runs: Runs, row: Outcome) -> Estimate | None:
-    """Return the mean score minus that of Full RT on the same documents, in points."""
-    if row.full_rt is None:
-        return None
-    scores = metrics.plain(row.documents.score), metrics.plain(row.full_rt)
-    comparison = metrics.compare(*scores, "", runs.clusters(row.run), is_tested=False)
-    return None if comparison is None else comparison.difference

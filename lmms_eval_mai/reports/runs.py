@@ -209,6 +209,13 @@ class Runs:
         if there are none."""
         return metrics.score(metrics.plain(flags), "", self.clusters(run))
 
+    def difference(self, run: Run, first: pd.Series, second: pd.Series) -> Estimate | None:
+        """Return the mean of some scores of a run's documents minus that of others, in points. None if there are
+        none."""
+        scores = metrics.plain(first), metrics.plain(second)
+        comparison = metrics.compare(*scores, "", self.clusters(run), is_tested=False)
+        return None if comparison is None else comparison.difference
+
     def common(self, first: Run, second: Run) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the samples of the documents that both runs have a score for, and the same gold answer."""
         both = first.samples.index.intersection(second.samples.index)

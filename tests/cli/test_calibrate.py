@@ -224,7 +224,7 @@ def test_documents_that_a_limit_chose_get_a_warning(tmp_path: Path, capsys: Any,
 
 @pytest.mark.parametrize("is_exact", [True, False])
 def test_nothing_below_the_loss_of_the_documents_that_choose_is_promised(is_exact: bool) -> None:
-    promise, random, promised = Promise(MAI_CONFIDENCE, 0.01, 0.5, "full-rt"), np.random.default_rng(0), 0
+    promise, random, promised = Promise(MAI_CONFIDENCE, 0.01, 0.5, BASELINES["full-rt"]), np.random.default_rng(0), 0
     for _ in range(200):  # bets may be won before the losses come
         losses = (random.random((1, 400)) < 0.015).astype(float)
         if place_of(losses, is_exact, promise) is not None:
@@ -378,7 +378,7 @@ def test_a_method_answers_with_its_baseline_where_no_answer_is_sure(
     runs = read([tmp_path])
     (run,) = runs.bases("cascade")
     of_run = (runs.call_frames(run), run.setup, "shapes", AgreementRules(), NEVER)
-    decided, base = (replay(one, *of_run) for one in (method, BASELINES[baseline][1]))
+    decided, base = (replay(one, *of_run) for one in (method, BASELINES[baseline]))
     assert decided is not None and base is not None
     assert list(decided.answer) == list(base.answer) and list(decided.score) == list(base.score)
     assert set(decided.exit) == {method.exits[-1]}
