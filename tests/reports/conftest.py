@@ -1,4 +1,4 @@
-"""The report of all methods on yes-no questions, which several test files look at."""
+"""The report of all methods on yes-no questions with the paper's tables, which several test files look at."""
 
 import pytest
 from support.worlds import WORLD, write_all
@@ -11,4 +11,4 @@ from lmms_eval_mai.reports.report import Report
 def found(tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("runs")
     write_all(WORLD, folder)
-    return build.report([folder])
+    return build.report([folder], ("paper",))

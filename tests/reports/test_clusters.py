@@ -28,7 +28,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Report]:
         folder = tmp_path_factory.mktemp("runs")
         World("pope", documents).write(folder, "mai")
         World("pope", documents).write(folder, "small", "r", time="20260102_000000")
-        found.append(report([folder]))
+        found.append(report([folder], ("10",)))
     return found
 
 

@@ -14,6 +14,7 @@ from support.worlds import WORLD, pope_world, write_all
 from lmms_eval_mai.reports.build import read, report
 from lmms_eval_mai.reports.formats import FORMATS, text
 from lmms_eval_mai.reports.report import Column, Estimate, Report, Table
+from lmms_eval_mai.reports.runs import letter
 
 
 def of_table(table: Table) -> Report:
@@ -72,14 +73,14 @@ def test_exits_that_make_a_table_too_wide_stand_below_its_other_columns() -> Non
     assert FORMATS["terminal"](of_table(narrow)).splitlines()[2].split() == ["with", "exits", "20", "91.5", "0.0"]
 
 
-def test_each_of_many_sets_of_options_has_a_letter_of_its_own(tmp_path: Path) -> None:
-    for number in range(30):
+def test_each_set_of_options_has_a_letter_of_its_own(tmp_path: Path) -> None:
+    for number in range(3):
         world = dataclasses.replace(POPE, options={"anls_threshold": number / 100})
         world.write(tmp_path, "mai", time=f"20260101_0000{number:02d}")
     names, legend = read([tmp_path]).short_names()
-    letters = [name.rpartition("[")[2] for name in names.values() if name.startswith("MAI")]
-    assert len(set(letters)) == 30 and {"a]", "z]", "aa]", "ad]"} < set(letters)
-    assert len([line for line in legend if line.startswith("[")]) == 30
+    assert {name.rpartition("[")[2] for name in names.values() if name.startswith("MAI")} == {"a]", "b]", "c]"}
+    assert len([line for line in legend if line.startswith("[")]) == 3
+    assert [letter(number) for number in (0, 25, 26, 53, 701, 702)] == ["a", "z", "aa", "bb", "zz", "aaa"]
 
 
 def test_markdown_has_all_tables_and_what_is_missing(found: Report) -> None:

@@ -93,16 +93,16 @@ def test_short_answers_of_a_cascade_are_used_only_if_the_model_has_no_run_of_its
 
 def test_runs_of_models_that_are_in_no_cascade_are_not_compared_with_it(tmp_path: Path) -> None:
     dataclasses.replace(POPE, small="a/tiny", large="a/big").write(tmp_path, "full_rt")
-    assert not [gap for gap in report([tmp_path]).gaps if "the paper has" in gap]
+    assert not [gap for gap in report([tmp_path], ()).gaps if "the paper has" in gap]
     POPE.write(tmp_path, "mai", time="20260102_000000")
-    assert {row[2] for row in report([tmp_path]).table("comparisons").rows} == {"2B-S", "8B-S"}
+    assert {row[2] for row in report([tmp_path], ()).table("comparisons").rows} == {"2B-S", "8B-S"}
 
 
 def test_a_run_without_labels_is_compared_by_accuracy(tmp_path: Path) -> None:
     POPE.write(tmp_path, "mai")
     lines = [line(doc_id, one.gold, "yes", float(one.gold == "yes")) for doc_id, one in enumerate(POPE.documents)]
     write_run(tmp_path, "pope", lines, model="vllm", time="20260102_000000")
-    (row,) = [row for row in report([tmp_path]).table("comparisons").rows if "own prompt" in str(row[2])]
+    (row,) = [row for row in report([tmp_path], ()).table("comparisons").rows if "own prompt" in str(row[2])]
     assert value(row[4]) == 25  # right answers, not F1
 
 
@@ -119,6 +119,6 @@ def test_a_score_on_images_that_chose_the_threshold_is_marked(tmp_path: Path, ta
             for name, one in zip("abcd", GUESSES.documents, strict=True)
         ]
         dataclasses.replace(GUESSES, documents=documents).write(tmp_path, "mai_confidence")
-        marked = [gap for gap in report([tmp_path]).gaps if "chose its threshold" in gap]
+        marked = [gap for gap in report([tmp_path], ()).gaps if "chose its threshold" in gap]
         assert [gap for gap in marked if sentence and sentence in gap] == marked
         assert bool(marked) == (sentence is not None)

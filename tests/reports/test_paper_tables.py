@@ -105,14 +105,14 @@ def test_reasoning_has_two_stages_in_table_7_except_on_mmmu(
     answers = Answers("A", "A", "A", "A", "A", "A", fields=(("mmmu_acc", {"subdomain": "Art"}),))
     for day, suffix in enumerate(("s", "r", "r_s2"), start=1):
         World(benchmark, [answers] * 3).write(tmp_path, "large", suffix, time=f"2026010{day}_000000")
-    table = report([tmp_path]).table("tables-6-7-14")
+    table = report([tmp_path], ("7",)).table("tables-6-7-14")
     assert {method: paper(row_of(table, name, method)["score"]) for method in printed} == printed
 
 
 def test_other_models_have_the_same_tables_without_the_papers_numbers_also_with_its_short_names(tmp_path: Path) -> None:
     world = dataclasses.replace(WORLD, small="/models/2B", large="/models/8B")
     write_all(world, tmp_path)
-    found = report([tmp_path])
+    found = report([tmp_path], ("paper",))
     assert {table.key for table in found.tables} >= {"tables-5-13", "tables-6-7-14", "table-8", "table-10", "table-15"}
     cells = [cell for table in found.tables for row in table.rows for cell in row]
     assert not [cell for cell in cells if getattr(cell, "paper", None) is not None]
@@ -136,7 +136,7 @@ def test_runs_with_other_options_have_rows_of_their_own_without_the_papers_numbe
     WORLD.write(tmp_path, "mai", time="20260101_000000")
     other.write(tmp_path, "mai", time="20260102_000000")
     (WORLD if "anls_threshold" in options else other).write(tmp_path, "full_rt", time="20260103_000000")
-    found = report([tmp_path])
+    found = report([tmp_path], ("10",))
     assert not [gap for gap in found.gaps if "is not used" in gap]
     assert {"MAI 8B + 2B-R", name} < {row[1] for row in found.table("methods").rows}
     names = ("MAI 8B + 2B-R", name, name.replace("MAI", "Full RT").replace(" (anls_threshold=0.5)", ""))
@@ -151,7 +151,7 @@ def test_mmbench_counts_a_question_as_right_if_all_its_rotations_are_right(tmp_p
 
     rows = [answers(1, "A"), answers(1_000_001, "B"), answers(2, "A"), answers(1_000_002, "A"), answers(1_000_003, "A")]
     World("mmbench_en_dev", rows).write(tmp_path, "large")
-    cell = row_of(report([tmp_path]).table("tables-6-7-14"), "MMBench", "8B-S")["score"]
+    cell = row_of(report([tmp_path], ("7",)).table("tables-6-7-14"), "MMBench", "8B-S")["score"]
     assert (cell.value, cell.n) == (50.0, 2)  # question 3 has no original order
 
 
@@ -169,7 +169,7 @@ def write_other(folder: Path, method: str, day: int) -> None:
 def test_another_task_has_tokens_and_scores_of_its_own_prompt_and_none_of_small_r(tmp_path: Path) -> None:
     for day, method in enumerate(("small", "large", "full_rt", "mai"), start=1):
         write_other(tmp_path, method, day)
-    found = report([tmp_path])
+    found = report([tmp_path], ("5", "10"))
     table = found.table("tables-5-13")
     tokens = {"answer_tokens": 1.0, "tokens": 4.0}
     for model in ("2B", "8B"):

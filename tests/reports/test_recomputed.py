@@ -94,7 +94,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """The lines of all runs by the name of their method, and the report."""
     folder = tmp_path_factory.mktemp("runs")
     write_all(world(request.param), folder)
-    return {NAMES[name]: lines for name, lines in lines_of(folder)}, report([folder])
+    return {NAMES[name]: lines for name, lines in lines_of(folder)}, report([folder], ())
 
 
 def rows(found: Report, key: str) -> list[Row]:

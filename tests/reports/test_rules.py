@@ -178,7 +178,7 @@ def test_a_stricter_rule_is_left_out_without_full_rt(tmp_path: Path, task_manage
     found = [one for one in outcomes(runs, run) if one.rule.method == MAI]
     assert [one.rule.agreement.anls_threshold for one in found] == [0.5, 0.6, 0.5]
     assert [one.is_run for one in found] == [False, True, False]
-    rows = report([tmp_path]).table("rules").rows
+    rows = report([tmp_path], ("rules",)).table("rules").rows
     names = ["anls_threshold=0.5", "anls_threshold=0.6", "infovqa_match=anls,anls_threshold=0.5"]
     assert [(str(row[2]).removeprefix("method=mai,"), row[-1]) for row in rows][:3] == list(
         zip(names, (None, "yes", None), strict=True)
@@ -206,4 +206,4 @@ def test_the_note_of_the_rules_has_the_auroc_of_the_probability(tmp_path: Path, 
     (run,) = runs.of("cascade")
     # Right short answers have 0.99 and 0.8 and 0.5, wrong ones 0.3 and 1.0.
     assert auroc(runs, run) == pytest.approx(50)
-    assert any("AUROC of the probability is 50.0%" in note for note in report([tmp_path]).table("rules").notes)
+    assert any("AUROC of the probability is 50.0%" in note for note in report([tmp_path], ("rules",)).table("rules").notes)

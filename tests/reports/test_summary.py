@@ -18,11 +18,11 @@ MAI = ("POPE", "MAI 8B + 2B-R")
 
 def test_harm_of_a_cascade_is_against_its_own_short_answers(tmp_path: Path) -> None:
     WORLD.write(tmp_path, "mai")
-    before = row_of(report([tmp_path]).table("harm-and-rescue"), *MAI)
+    before = row_of(report([tmp_path], ()).table("harm-and-rescue"), *MAI)
     # The answers are sampled, and those of another run of the large model differ.
     others = [dataclasses.replace(one, large="no" if one.large == "yes" else "yes") for one in DOCUMENTS]
     dataclasses.replace(WORLD, documents=others).write(tmp_path, "large", time="20260102_000000")
-    assert row_of(report([tmp_path]).table("harm-and-rescue"), *MAI) == before
+    assert row_of(report([tmp_path], ()).table("harm-and-rescue"), *MAI) == before
 
 
 def test_another_model_is_compared_and_has_its_tokens_without_a_trace(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_another_model_is_compared_and_has_its_tokens_without_a_trace(tmp_path: 
         one["token_counts"] = [{"input_tokens": 9, "output_tokens": 3}]
         one["pope_f1_score"] = {"prediction": "yes", "ground_truth": one["target"]}
     write_run(tmp_path, "pope", lines, model="qwen3_vl", model_args="pretrained=a/big", time="20260102_000000")
-    found = report([tmp_path])
+    found = report([tmp_path], ("6",))
     row = row_of(found.table("methods"), "POPE", "big, own prompt")
     assert (row["small tokens"], row["large tokens"]) == (None, 3.0)
     (compared,) = [row for row in found.table("comparisons").rows if row[2] == "big, own prompt"]
@@ -49,6 +49,6 @@ def test_a_stop_that_also_asks_how_sure_a_model_is_accepts_only_answers_that_it_
         Answers("yes", "no", "yes", "no", "yes"),
     ]
     dataclasses.replace(WORLD, documents=documents).write(tmp_path, method)
-    (row,) = [row for row in report([tmp_path]).table("agreement").rows if row[2] == "sure"]
+    (row,) = [row for row in report([tmp_path], ()).table("agreement").rows if row[2] == "sure"]
     agree, precision, _, recall, accepted = (cell.value for cell in row[4:])
     assert (row[3], agree, precision, recall, accepted) == (3, pytest.approx(100 / 3), 100, 50, 0)
