@@ -19,7 +19,7 @@ from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, METHODS, OWN_THINKING
 from lmms_eval_mai.method.thresholds import NEVER
 from lmms_eval_mai.reports.build import read
-from lmms_eval_mai.reports.calibrate import place_of
+from lmms_eval_mai.reports.calibrate import accepts, place_of
 from lmms_eval_mai.reports.losses import BASELINES, THRESHOLDS, Promise
 from lmms_eval_mai.reports.replay import replay
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
@@ -53,11 +53,23 @@ BOTH = """
 """A method of the user."""
 
 
-def calibrate(folder: Path, made: World, capsys: Any, *options: str) -> tuple[int, str, str]:
-    made.write(folder / "runs/mai", "mai")
-    made.write(folder / "runs/rt", "full_rt")
-    made.write(folder / "runs/large_r", "large", "r")
-    return run_command(capsys, "calibrate", folder / "runs", "--output", folder / "file.json", *options)
+def write(made: World, folder: Path, kinds: str = "mai full_rt large_r") -> Path:
+    """Write runs of these kinds. Returns the folder, which has one for each."""
+    for kind in kinds.split():
+        method, _, suffix = kind.partition("_") if kind.startswith("large") else (kind, "", "")
+        made.write(folder / kind, method, suffix or "s")
+    return folder
+
+
+def calibrate(folder: Path, made: World, capsys: Any, *options: object) -> tuple[int, str, str]:
+    """Write the runs and choose a threshold by them."""
+    return run_command(capsys, "calibrate", write(made, folder / "runs"), "--output", folder / "file.json", *options)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, task_manager: Any) -> Path:
+    """A folder with a folder for each run on 800 documents."""
+    return write(world(800), tmp_path_factory.mktemp("runs"), "mai full_rt large_s large_r")
 
 
 def chosen(folder: Path, method: str = "mai_confidence") -> dict[str, float]:
@@ -66,13 +78,12 @@ def chosen(folder: Path, method: str = "mai_confidence") -> dict[str, float]:
     return found
 
 
-def test_the_cheapest_threshold_that_keeps_the_promise_is_written(
-    tmp_path: Path, capsys: Any, task_manager: Any
-) -> None:
-    world(1000).write(tmp_path / "runs/rt", "mai_confidence", time="20260102_000000")  # adds nothing to MAI
-    code, out, _ = calibrate(tmp_path, world(1000), capsys)
-    assert code == 0, out
-    file, found = tmp_path / "file.json", chosen(tmp_path)
+def test_the_cheapest_threshold_that_keeps_the_promise_is_written(tmp_path: Path, capsys: Any, runs: Path) -> None:
+    world(800).write(tmp_path / "more", "mai_confidence")  # adds nothing to MAI
+    folders, file = (runs / "mai", runs / "full_rt", tmp_path / "more"), tmp_path / "file.json"
+    code, out, err = run_command(capsys, "calibrate", *folders, "--output", file)
+    assert (code, err) == (0, "")
+    found = chosen(tmp_path)
     assert 0.5 <= found["shapes"] <= 0.65
     assert f"method=mai_confidence,min_confidence={file}" in out
     given = {"engine": "scripted", "small": "a", "large": "b", "method": "mai_confidence", "min_confidence": str(file)}
@@ -80,40 +91,39 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written(
     assert {config.thresholds.of(name) for name in ("shapes", "pope")} == {found["shapes"]}
     assert config.calibration is not None
     calibrated = config.calibration.methods["mai_confidence"]
-    assert (calibrated.method, calibrated.documents) == (MAI_CONFIDENCE, {"shapes": 1000})
+    assert (calibrated.method, calibrated.documents) == (MAI_CONFIDENCE, {"shapes": 800})
     refused = replace(calibrated, benchmarks={})
     replace(config.calibration, methods={"mai_confidence": refused}).write(file)
     assert {parse(given).thresholds.of(name) for name in ("shapes", "pope")} == {NEVER}
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "runs"),
+    ("method", "options", "kinds"),
     [
-        ("own_thinking", [], ["mai", "large_r"]),
-        ("own_thinking", [], ["large_s", "large_r"]),  # no small model anywhere
-        ("own_thinking", ["--against", "full-rt"], ["mai", "rt", "large_r"]),
-        ("both.yaml", ["--against", "large-r"], ["mai", "large_r"]),
-        ("mai_confidence_direct", [], ["mai", "rt"]),
-        ("mai_confidence_direct", [], ["large_s", "rt"]),
-        ("mai_confidence", ["--against", "large-r"], ["mai", "rt", "large_r"]),
-        ("mai_confidence", ["--looks", "2"], ["mai", "rt"]),
-        ("mai_confidence", ["--loss", "answers"], ["mai", "rt"]),
+        ("own_thinking", [], "mai large_r"),
+        ("own_thinking", [], "large_s large_r"),  # no small model anywhere
+        ("own_thinking", ["--against", "full-rt"], "mai full_rt large_r"),
+        ("both.yaml", ["--against", "large-r"], "mai large_r"),
+        ("mai_confidence_direct", [], "mai full_rt"),
+        ("mai_confidence_direct", [], "large_s full_rt"),
+        ("mai_confidence", ["--against", "large-r"], "mai full_rt large_r"),
+        ("mai_confidence", ["--looks", "2"], "mai full_rt"),
+        ("mai_confidence", ["--loss", "answers"], "mai full_rt"),
     ],
 )
 def test_each_method_has_a_threshold_of_its_own_and_a_run_of_another_one_refuses_it(
-    tmp_path: Path, capsys: Any, task_manager: Any, method: str, options: list[str], runs: list[str]
+    tmp_path: Path, capsys: Any, runs: Path, method: str, options: list[str], kinds: str
 ) -> None:
-    made, file = world(800), tmp_path / "file.json"
-    kinds = {"mai": ("mai", "s"), "rt": ("full_rt", "s"), "large_r": ("large", "r"), "large_s": ("large", "s")}
-    for name in runs:
-        made.write(tmp_path / name, *kinds[name])
+    file, folders = tmp_path / "file.json", [runs / kind for kind in kinds.split()]
     (tmp_path / "both.yaml").write_text(BOTH)
     given = method if method in METHODS else str(tmp_path / method)
-    folders = [tmp_path / name for name in runs]
     code, out, error = run_command(capsys, "calibrate", *folders, "--output", file, "--method", given, *options)
     assert code == 0, error
     threshold = chosen(tmp_path, Path(method).stem)["shapes"]
     assert 0.5 <= threshold <= 0.65 and repr(threshold) in out
+    assert ("2 looks together" in out) == ("--looks" in options) and ("answers that differ" in out) == (
+        "answers" in options
+    )
     base = {"engine": "scripted", "small": "a", "large": "b", "min_confidence": str(file)}
     assert parse({**base, "method": given}).thresholds.of("shapes") == threshold
     with pytest.raises(ArgumentError, match="has the thresholds of"):
@@ -123,25 +133,27 @@ def test_each_method_has_a_threshold_of_its_own_and_a_run_of_another_one_refuses
 def test_a_file_has_the_thresholds_of_several_methods_and_a_run_uses_that_of_its_own(
     tmp_path: Path, capsys: Any, task_manager: Any
 ) -> None:
-    made, names = world(800), ("mai_confidence", "own_thinking")
+    made, file = world(800), tmp_path / "file.json"
     made = replace(made, documents=[replace(one, large_thought=one.large) for one in made.documents])
-    for name in names:
-        code, _, err = calibrate(tmp_path, made, capsys, "--method", name)
-        assert code == 0, err
-    thresholds = {name: chosen(tmp_path, name)["shapes"] for name in names}
+    write(made, tmp_path / "runs", "mai full_rt large_s large_r")
+    kinds = {"mai_confidence": "mai full_rt", "own_thinking": "large_s large_r"}  # which have no small model
+
+    def calibrate_by_runs(name: str) -> int:
+        folders = [tmp_path / "runs" / kind for kind in kinds[name].split()]
+        return run_command(capsys, "calibrate", *folders, "--output", file, "--method", name)[0]
+
+    assert [calibrate_by_runs(name) for name in kinds] == [0, 0]
+    thresholds = {name: chosen(tmp_path, name)["shapes"] for name in kinds}
     assert thresholds["own_thinking"] == THRESHOLDS[-1] < 0.5 <= thresholds["mai_confidence"]
-    for name in names:
-        run = evaluations.World(tmp_path, store="off", method=name, min_confidence=str(tmp_path / "file.json"))
+    for name in kinds:
+        run = evaluations.World(tmp_path, store="off", method=name, min_confidence=str(file))
         assert {trace.min_confidence for trace in run.run(range(3))} == {thresholds[name]}
-    made.write(tmp_path / "large_s", "large")  # no small model: that of the file stays
-    arguments = ("--output", tmp_path / "file.json", "--method", "own_thinking")
-    code, _, err = run_command(capsys, "calibrate", tmp_path / "large_s", tmp_path / "runs/large_r", *arguments)
-    assert code == 0 and chosen(tmp_path), err
-    assert json.loads((tmp_path / "file.json").read_text())["models"] == {"small": made.small, "large": made.large}
-    for side in ("small", "large"):
-        other = replace(made, **{side: "other"})
-        assert calibrate(tmp_path, other, capsys, "--method", "own_thinking")[0] == 1
-        assert {name: chosen(tmp_path, name)["shapes"] for name in names} == thresholds
+    written = json.loads(file.read_text())
+    assert written["models"] == {"small": made.small, "large": made.large}
+    for side, code in (("small", 0), ("large", 1)):  # own thinking has no small model
+        other = {**written, "models": {**written["models"], side: "other"}}
+        file.write_text(json.dumps(other))
+        assert calibrate_by_runs("own_thinking") == code and json.loads(file.read_text()) == other
 
 
 OTHER = "vllm 0.11.0, model runner V1, bfloat16"
@@ -203,23 +215,19 @@ def test_useless_probabilities_choose_the_safest_thresholds(tmp_path: Path, caps
 
 
 @pytest.mark.parametrize(("number", "looks", "is_promised"), [(298, 1, 0), (299, 1, 1), (299, 2, 0), (500, 2, 1)])
-def test_each_further_look_needs_more_documents_for_the_same_promise(
-    tmp_path: Path, capsys: Any, task_manager: Any, number: int, looks: int, is_promised: int
-) -> None:
-    made = World("shapes", [RIGHT] * number)
-    code, _, err = calibrate(tmp_path, made, capsys, "--method", "mai_confidence_direct", "--looks", str(looks))
-    assert (code == 0) == (tmp_path / "file.json").exists() == is_promised, err
+def test_each_further_look_needs_more_documents_for_the_same_promise(number: int, looks: int, is_promised: int) -> None:
+    promise = Promise(MAI_CONFIDENCE_DIRECT, 0.01, 0.95, BASELINES["full-rt"], looks=looks)
+    assert accepts(np.zeros(number), True, promise) == is_promised
 
 
 def test_documents_that_a_limit_chose_get_a_warning(tmp_path: Path, capsys: Any, task_manager: Any) -> None:
-    code, _, err = calibrate(tmp_path, world(800), capsys)
-    assert (code, err) == (0, "")
+    code, _, err = calibrate(tmp_path, world(20), capsys)
+    assert code == 1 and "--limit" not in err
     for file in (tmp_path / "runs").rglob("*_results.json"):
         results = json.loads(file.read_text())
-        results["config"]["limit"] = 800
+        results["config"]["limit"] = 20
         file.write_text(json.dumps(results))
-    code, _, err = run_command(capsys, "calibrate", tmp_path / "runs", "--output", tmp_path / "file.json")
-    assert code == 0 and "--limit" in err
+    assert "--limit" in run_command(capsys, "calibrate", tmp_path / "runs")[2]
 
 
 @pytest.mark.parametrize("is_exact", [True, False])
@@ -239,7 +247,8 @@ def test_without_the_second_check_a_threshold_is_found_where_that_check_loses_to
     made = World("shapes", [LOST, *world(20).documents] * 30)
     code, _, err = calibrate(tmp_path, made, capsys)
     assert code == 1 and "4.76" in err
-    code, out, _ = calibrate(tmp_path, made, capsys, "--method", "mai_confidence_direct")
+    arguments = ("--output", tmp_path / "file.json", "--method", "mai_confidence_direct")
+    code, out, _ = run_command(capsys, "calibrate", tmp_path / "runs", *arguments)
     assert code == 0 and chosen(tmp_path, "mai_confidence_direct")["shapes"] > 0.5, out
 
 
@@ -263,7 +272,7 @@ def test_labels_are_asked_for_until_more_cannot_lower_the_threshold(
     method = options[-1] if options else "mai_confidence"
     expected, known, asked = chosen(tmp_path, method), [], set()
     nobody = replace(made, documents=[replace(one, gold="?") for one in documents], score=lambda answer, gold: 0.0)
-    calibrate(tmp_path, nobody, capsys)  # writes the runs
+    write(nobody, tmp_path / "runs")
     arguments = ("calibrate", tmp_path / "runs", "--output", tmp_path / "file.json", *options)
     for number in range(3):
         file, labels = tmp_path / f"{number}.jsonl", ["--labels", *known] if known else []
@@ -288,20 +297,21 @@ def test_without_a_needed_label_the_tests_end(tmp_path: Path, capsys: Any, task_
     file = tmp_path / "labels.jsonl"
     made = World("shapes", [replace(LOST, gold="?"), *world(20).documents] * 30)  # the second check needs labels
     made = replace(made, score=lambda answer, gold: 0.0)
-    calibrate(tmp_path, made, capsys, "--to_label", str(file))
+    calibrate(tmp_path, made, capsys, "--to_label", file)
     needed = {json.loads(line)["doc_id"] for line in file.read_text().splitlines()}
     assert needed >= set(range(0, 630, 21))
-    assert calibrate(tmp_path, made, capsys, "--labels", str(file))[0] == 1 and not (tmp_path / "file.json").exists()
-    code, _, err = calibrate(tmp_path, made, capsys, "--method", "mai_confidence_direct", "--labels", str(file))
+    arguments = ("calibrate", tmp_path / "runs", "--output", tmp_path / "file.json", "--labels", file)
+    assert run_command(capsys, *arguments)[0] == 1 and not (tmp_path / "file.json").exists()
+    code, _, err = run_command(capsys, *arguments, "--method", "mai_confidence_direct")
     assert code == 0, err
     assert chosen(tmp_path, "mai_confidence_direct")["shapes"] > 0.6  # the first differing answer has less
 
 
 def test_traces_of_a_server_with_both_methods_are_calibrated_without_gold_answers(
-    tmp_path: Path, capsys: Any, task_manager: Any
+    tmp_path: Path, capsys: Any, runs: Path
 ) -> None:
-    made = world(600)
-    calibrate(tmp_path, made, capsys, "--loss", "answers")
+    made, by_runs = world(800), ("calibrate", runs / "mai", runs / "full_rt", "--output", tmp_path / "file.json")
+    assert run_command(capsys, *by_runs, "--loss", "answers")[0] == 0
     expected = chosen(tmp_path)["shapes"]
     write_traces(tmp_path, made, lambda index: [f"image {index}"])
     arguments = ("calibrate", tmp_path / "traces", "--output", tmp_path / "file.json")
@@ -360,11 +370,11 @@ def test_what_cannot_be_calibrated_is_refused(
     tmp_path: Path, capsys: Any, monkeypatch: Any, task_manager: Any, options: list[str], named: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    world(20).write(tmp_path / "alone", "mai")
-    for benchmark, large in (("shapes", "big"), ("realworldqa", "bigger")):
-        made = replace(world(300), benchmark=benchmark, large=large)
-        made.write(tmp_path / "pairs" / benchmark / "mai", "mai")
-        made.write(tmp_path / "pairs" / benchmark / "rt", "full_rt")
+    if options[0] == "alone":
+        world(20).write(tmp_path / "alone", "mai")
+    if options[0] == "pairs":
+        for benchmark, large in (("shapes", "big"), ("realworldqa", "bigger")):
+            write(replace(world(20), benchmark=benchmark, large=large), tmp_path / "pairs" / benchmark, "mai full_rt")
     assert named in refusal(capsys, "calibrate", *options)
 
 
@@ -373,9 +383,7 @@ def test_a_method_answers_with_its_baseline_where_no_answer_is_sure(
     tmp_path: Path, task_manager: Any, method: Any, baseline: str
 ) -> None:
     made = World("shapes", [replace(GUESS, transferred="green", large_thought="green"), RIGHT, LOST])
-    for name, suffix in (("mai", "s"), ("full_rt", "s"), ("large", "r")):
-        made.write(tmp_path / name, name, suffix)
-    runs = read([tmp_path])
+    runs = read([write(made, tmp_path)])
     (run,) = runs.bases("cascade")
     of_run = (runs.call_frames(run), run.setup, "shapes", AgreementRules(), NEVER)
     decided, base = (replay(one, *of_run) for one in (method, BASELINES[baseline]))

@@ -206,4 +206,6 @@ def test_the_note_of_the_rules_has_the_auroc_of_the_probability(tmp_path: Path, 
     (run,) = runs.of("cascade")
     # Right short answers have 0.99 and 0.8 and 0.5, wrong ones 0.3 and 1.0.
     assert auroc(runs, run) == pytest.approx(50)
-    assert any("AUROC of the probability is 50.0%" in note for note in report([tmp_path], ("rules",)).table("rules").notes)
+    assert any(
+        "AUROC of the probability is 50.0%" in note for note in report([tmp_path], ("rules",)).table("rules").notes
+    )
