@@ -87,12 +87,7 @@ def _report(folder: Path) -> None:
 
     runs = build.read([folder])
     report = build.of_runs(runs)
-    methods = report.table("methods")
-    scores = replace(
-        methods.without("brief"), title="Methods: score, output tokens of each model, seconds per document"
-    )
-    exits = replace(methods.only("brief"), title="Exits in percent of the documents", notes=())
-    print(f"\n{terminal(replace(report, tables=(scores, exits) if exits.rows else (scores,), gaps=()))}")
+    print(f"\n{terminal(replace(report, tables=(report.table('methods'),), gaps=()))}")
     (folder / "report.md").write_text(markdown(report), encoding="utf-8")
     page.write(folder / "report.html", report, runs, load_images(runs))
     print(f"All tables: {folder / 'report.md'}; the page with all samples: {folder / 'report.html'}")

@@ -37,9 +37,7 @@ def read(folders: Sequence[Path]) -> Runs:
             f"{', '.join(map(str, folders))}: there is no run of lmms-eval. Run lmms-eval with --output_path and "
             f"--log_samples, and give that path. {' '.join(folder_runs.gaps)}"
         )
-    runs = Runs(folder_runs.runs)
-    runs.gaps[:0] = folder_runs.gaps
-    return runs
+    return Runs(folder_runs.runs, folder_runs.gaps)
 
 
 def of_runs(runs: Runs, tables: Collection[str] = ("all",), profile: seconds.Profile | None = None) -> Report:

@@ -178,9 +178,8 @@ def tokens(documents: pd.DataFrame) -> pd.Series:
 
 
 def checks(run: Run) -> Iterator[tuple[Stop, pd.DataFrame]]:
-    """Yield each stop of a run that compares two answers. For the documents that reached it: whether the answers
-    `agree`, whether all conditions hold (`done`), the parsed answers `a` and `b`, and the score of the answer that it
-    would return."""
+    """Yield each stop of a run that compares two answers. For the documents that reached it: whether its conditions
+    hold (`done`), and the score of the answer that it would return."""
     own, calls = calls_of_run(run), calls_of(run.setup.method, run.setup)
     for number, stop in enumerate(run.setup.method.stops):
         names = [calls[name].answer for name in (*stop.agree, stop.answer)]
@@ -188,11 +187,10 @@ def checks(run: Run) -> Iterator[tuple[Stop, pd.DataFrame]]:
             continue
         reached = run.samples.index[~run.samples.exit.isin(run.setup.method.exits[:number])]
         a, b, answer = (own[name].reindex(reached) for name in names)
-        same = agree(run.benchmark, a.parsed, b.parsed, run.rules)
-        done = same
+        done = agree(run.benchmark, a.parsed, b.parsed, run.rules)
         if stop.sure:
-            done = same & _is_sure(stop, calls, own, run.setup.min_confidence).reindex(reached, fill_value=False)
-        yield stop, pd.DataFrame({"agree": same, "done": done, "a": a.parsed, "b": b.parsed, "score": answer.score})
+            done &= _is_sure(stop, calls, own, run.setup.min_confidence).reindex(reached, fill_value=False)
+        yield stop, pd.DataFrame({"done": done, "score": answer.score})
 
 
 def derived(run: Run, method: Method, setup: Setup, documents: pd.DataFrame, frames: CallFrames) -> Run:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
-from lmms_eval_mai.method.methods import MAI, MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, OWN_THINKING, Method
+from lmms_eval_mai.method.methods import FULL_RT, MAI, MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, OWN_THINKING, Method
 from lmms_eval_mai.reports.folders import Run
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.replay import derived, replay, tokens
@@ -135,7 +135,7 @@ def outcomes(runs: Runs, base: Run) -> list[Outcome]:
     for method in dict.fromkeys((MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, OWN_THINKING, *methods)):
         each = sorted({*SHOWN_THRESHOLDS, *thresholds}, reverse=True) if method.needs_threshold else [None]
         rules += [Rule(method, threshold, base.rules) for threshold in each]
-    full_rt = replay_of(runs, base, base.setup.full_rt().method)
+    full_rt = replay_of(runs, base, FULL_RT)
     scores = None if full_rt is None else full_rt.score
     outcomes = [
         Outcome(base, rule, documents, scores, _is_run(rule, of_runs))

@@ -30,8 +30,8 @@ def name_columns(runs: "Runs", run: Callable[[Row], Run], name: str = "method") 
 class Runs:
     """The run of each benchmark and setup, and sentences about the others."""
 
-    def __init__(self, read: Sequence[Run]) -> None:
-        self.gaps: list[str] = []
+    def __init__(self, read: Sequence[Run], gaps: Sequence[str] = ()) -> None:
+        self.gaps = list(gaps)
         self.runs: dict[tuple[str, Setup], Run] = {}
         in_order = sorted(read, key=lambda run: (run.documents, run.file.name), reverse=True)
         for run in in_order:  # of several runs of one setup, that with the most documents is used, else the newest

@@ -111,8 +111,7 @@ class Setup:
 
     def full_rt(self) -> "Setup":
         """Return Full RT of the same pair with the same thinking, which has one stage (Table 8)."""
-        options = self._options_without((*AGREEMENT_OPTIONS, "min_confidence"))
-        return replace(self, method=FULL_RT, two_stage=False, options=options)
+        return replace(self.with_method(FULL_RT), two_stage=False)
 
     def with_method(self, method: Method, threshold: float | None = None) -> "Setup":
         """Return the setup of another method with the same models and options. `threshold`: that of its stops."""

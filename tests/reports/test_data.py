@@ -10,8 +10,7 @@ from support.folders import LARGE, POPE, SMALL, Answers, World, line, write_run
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.frames import CALLS, SAMPLES
-from lmms_eval_mai.reports import read
-from lmms_eval_mai.reports.data import KEYS
+from lmms_eval_mai.reports import KEYS, read
 
 DOCS = Path(__file__).parents[2] / "docs" / "reports.md"
 
