@@ -9,7 +9,7 @@ from support.tables import row_of
 from support.worlds import WORLD, final
 
 from lmms_eval_mai.method.methods import MAI as MAI_METHOD
-from lmms_eval_mai.method.methods import Method, Stop
+from lmms_eval_mai.method.methods import Ask, Method, Stop
 from lmms_eval_mai.reports.build import report
 
 DOCUMENTS = WORLD.documents
@@ -52,3 +52,16 @@ def test_a_stop_that_also_asks_how_sure_a_model_is_accepts_only_answers_that_it_
     (row,) = [row for row in report([tmp_path], ()).table("agreement").rows if row[2] == "sure"]
     agree, precision, _, recall, accepted = (cell.value for cell in row[4:])
     assert (row[3], agree, precision, recall, accepted) == (3, pytest.approx(100 / 3), 100, 50, 0)
+
+
+def test_only_answers_that_passed_a_check_are_lost_by_checks(tmp_path: Path) -> None:
+    last = (Ask("large", "think"), Stop("large_think", "large.think"))  # a stop without a condition
+    documents = [
+        Answers("yes", "no", "no", "yes", "yes", "yes"),
+        Answers("yes", "no", "yes", "yes", "yes", "no"),
+    ]
+    world = dataclasses.replace(WORLD, documents=documents)
+    world.write(tmp_path, Method("mine", (*MAI_METHOD.steps[:2], *last)))
+    world.write(tmp_path, "full_rt", time="20260102_000000")
+    row = row_of(report([tmp_path], ()).table("harm-and-rescue"), "POPE", "mine 8B + 2B-R")
+    assert row["lost by checks"] == 1
