@@ -59,23 +59,23 @@ class Choice:
         return metrics.estimate(metrics.difference(parts, statistics.ratio, None))
 
     @property
-    def band(self) -> float:
-        """Half of the width of the band that holds for the shares of exits at all thresholds at once, with a confidence
-        of 95% (Dvoretzky, Kiefer and Wolfowitz)."""
-        return math.sqrt(math.log(2 / (1 - statistics.LEVEL)) / (2 * self.losses.values.shape[1]))
-
-    @property
     def exits(self) -> Estimate:
-        """The documents that finish at the first check, in percent."""
-        value = self.losses.first_check[self.place or 0]
-        low, high = max(value - self.band, 0), min(value + self.band, 1)
-        return Estimate(100 * value, self.losses.documents, 100 * low, 100 * high)
+        """The documents that finish at the first check, in percent, with the band that holds at all thresholds at once,
+        with a confidence of 95% (Dvoretzky, Kiefer and Wolfowitz)."""
+        half = math.sqrt(math.log(2 / (1 - statistics.LEVEL)) / (2 * self.losses.values.shape[1]))
+        share = self.losses.first_check[self.place or 0]
+        return Estimate(100 * share, self.losses.documents, 100 * max(share - half, 0), 100 * min(share + half, 1))
 
     @property
     def tokens(self) -> Estimate:
         """Output tokens for one document, and those at the ends of the band of exits."""
-        value, half = self.losses.tokens[self.place or 0], self.band * self.losses.later_tokens
-        return Estimate(value, self.losses.documents, value - half, value + half)
+        value, exits, later = self.losses.tokens[self.place or 0], self.exits, self.losses.later_tokens / 100
+        return Estimate(
+            value,
+            self.losses.documents,
+            value - (exits.high - exits.value) * later,
+            value + (exits.value - exits.low) * later,
+        )
 
 
 def accepts(losses: Array, is_exact: bool, promise: Promise) -> bool:

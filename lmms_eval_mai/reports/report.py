@@ -68,14 +68,6 @@ class Table:
         """The number of the first columns that name a row."""
         return sum(1 for _ in takewhile(lambda column: column.kind == "text", self.columns))
 
-    def without(self, kind: Kind) -> "Table":
-        """Return the table without the columns of a kind."""
-        return self.at([number for number, column in enumerate(self.columns) if column.kind != kind])
-
-    def only(self, kind: Kind) -> "Table":
-        """Return the names and the columns of a kind, of the rows that have a cell in them."""
-        return self.at([n for n, column in enumerate(self.columns) if n < self.names or column.kind == kind])
-
     def at(self, kept: Sequence[int]) -> "Table":
         """Return some columns of the table, of the rows that have a cell besides their names."""
         rows = [tuple(row[number] for number in kept) for row in self.rows]

@@ -122,7 +122,7 @@ def refused(capsys: Any, tmp_path: Path) -> Any:
         ("--pair demo --benchmarks shapes --model_args method=small", "method=small"),
         ("--pair demo --benchmarks shapes --model_args device=cpu", "device=cpu"),
         ("--pair demoo --benchmarks shapes", "pair=demoo"),
-        ("--pair demo --benchmarks shapes --model_args max_open_sample=3", "max_open_sample"),
+        ("--benchmarks shapes --model_args engine=scripted,small=a,large=b,max_open_sample=3", "max_open_sample"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(refused: Any, given: str, option: str) -> None:
