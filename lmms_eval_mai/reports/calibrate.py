@@ -59,23 +59,24 @@ class Choice:
         return metrics.estimate(metrics.difference(parts, statistics.ratio, None))
 
     @property
-    def exits(self) -> Estimate:
-        """The documents that finish at the first check, in percent, with the band that holds at all thresholds at once,
-        with a confidence of 95% (Dvoretzky, Kiefer and Wolfowitz)."""
+    def band(self) -> tuple[float, float, float]:
+        """The share of the documents that finish at the first check, and the ends of the band that holds at all
+        thresholds at once, with a confidence of 95% (Dvoretzky, Kiefer and Wolfowitz)."""
         half = math.sqrt(math.log(2 / (1 - statistics.LEVEL)) / (2 * self.losses.values.shape[1]))
-        share = self.losses.first_check[self.place or 0]
-        return Estimate(100 * share, self.losses.documents, 100 * max(share - half, 0), 100 * min(share + half, 1))
+        share = float(self.losses.first_check[self.place or 0])
+        return share, max(share - half, 0), min(share + half, 1)
+
+    @property
+    def exits(self) -> Estimate:
+        """The documents that finish at the first check, in percent."""
+        share, low, high = self.band
+        return Estimate(100 * share, self.losses.documents, 100 * low, 100 * high)
 
     @property
     def tokens(self) -> Estimate:
         """Output tokens for one document, and those at the ends of the band of exits."""
-        value, exits, later = self.losses.tokens[self.place or 0], self.exits, self.losses.later_tokens / 100
-        return Estimate(
-            value,
-            self.losses.documents,
-            value - (exits.high - exits.value) * later,
-            value + (exits.value - exits.low) * later,
-        )
+        value, later, (share, low, high) = self.losses.tokens[self.place or 0], self.losses.later_tokens, self.band
+        return Estimate(value, self.losses.documents, value - (high - share) * later, value + (share - low) * later)
 
 
 def accepts(losses: Array, is_exact: bool, promise: Promise) -> bool:

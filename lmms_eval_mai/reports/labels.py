@@ -7,7 +7,6 @@ files again.
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -17,27 +16,17 @@ from lmms_eval_mai.method.benchmarks import BENCHMARKS, benchmark_of, golds_of
 from lmms_eval_mai.reports.folders import Run, records
 from lmms_eval_mai.reports.replay import CallFrames
 
+Labels = dict[tuple[str, int], str]
+"""Benchmark and document -> the gold answer of a person, in the form in which lmms-eval logs it."""
 
-@dataclass(frozen=True)
-class Labels:
-    """The gold answers of a person."""
 
-    gold: dict[tuple[str, int], str]
-    """Benchmark and document -> the gold answer, in the form in which lmms-eval logs it."""
-
-    def scored(self, run: Run, frames: CallFrames) -> CallFrames:
-        """Return the calls with the scores of their answers: those of documents without a label are all 0."""
-        golds = {doc_id: self.gold.get((run.benchmark, doc_id)) for doc_id in run.samples.index}
-        return {
-            name: frame.assign(
-                score=[_score(run.benchmark, text, golds[doc_id]) for doc_id, text in frame.parsed.items()]
-            )
-            for name, frame in frames.items()
-        }
-
-    def missing(self, run: Run, documents: pd.Series) -> pd.Series:
-        """Return the documents of a run that have no label."""
-        return documents[[(run.benchmark, doc_id) not in self.gold for doc_id in documents.index]]
+def scored(labels: Labels, run: Run, frames: CallFrames) -> CallFrames:
+    """Return the calls with the scores of their answers: those of documents without a label are all 0."""
+    golds = {doc_id: labels.get((run.benchmark, doc_id)) for doc_id in run.samples.index}
+    return {
+        name: frame.assign(score=[_score(run.benchmark, text, golds[doc_id]) for doc_id, text in frame.parsed.items()])
+        for name, frame in frames.items()
+    }
 
 
 def write(file: Path, differing: Iterable[tuple[Run, pd.DataFrame]]) -> int:
@@ -60,10 +49,10 @@ def write(file: Path, differing: Iterable[tuple[Run, pd.DataFrame]]) -> int:
 
 def read(files: Iterable[Path]) -> Labels:
     """Read the files that a person has completed. Raises `ArgumentError`."""
-    return Labels({key: gold for file in files for key, gold in _read(file).items()})
+    return {key: gold for file in files for key, gold in _read(file).items()}
 
 
-def _read(file: Path) -> dict[tuple[str, int], str]:
+def _read(file: Path) -> Labels:
     try:
         lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
         gold = {(line["benchmark"], int(line["doc_id"])): line["gold"] for line in lines if line["gold"] is not None}

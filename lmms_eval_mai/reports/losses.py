@@ -17,7 +17,7 @@ from lmms_eval_mai.method.methods import FULL_RT, LARGE_THINK, Method, Stop, ask
 from lmms_eval_mai.method.thresholds import NEVER
 from lmms_eval_mai.reports import metrics
 from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.labels import Labels
+from lmms_eval_mai.reports.labels import Labels, scored
 from lmms_eval_mai.reports.paper_numbers import benchmark_name
 from lmms_eval_mai.reports.replay import CallFrames, agree, calls_of, replay, tokens
 from lmms_eval_mai.reports.report import Estimate
@@ -151,7 +151,7 @@ def _losses(runs: Runs, run: Run, promise: Promise, labels: Labels | None) -> Lo
     calls = calls_of(method, setup)
     frames = runs.call_frames(run)
     if labels is not None:
-        frames = labels.scored(run, frames)
+        frames = scored(labels, run, frames)
     elif promise.loss == "answers":
         frames = _scored_by_baseline(run, frames, promise)
     sure = frames.get(calls[promise.stop.sure].answer)
@@ -162,6 +162,8 @@ def _losses(runs: Runs, run: Run, promise: Promise, labels: Labels | None) -> Lo
     if cheapest is None or never is None or baseline is None or sure is None or sure.answer_logprob.isna().all():
         return None
     answers = pd.DataFrame({"cheapest": cheapest.answer, "never": never.answer, "baseline": baseline.answer})
+    differing = _first_difference(answers, sure)
+    is_unlabelled = [labels is not None and (run.benchmark, doc_id) not in labels for doc_id in differing.index]
     of_baseline = metrics.units(run.samples, baseline.score)
     places = metrics.places_of(of_baseline.index, runs.clusters(run))
     images = np.arange(len(of_baseline)) if places is None else pd.factorize(places)[0]
@@ -187,7 +189,7 @@ def _losses(runs: Runs, run: Run, promise: Promise, labels: Labels | None) -> Lo
         first_check=passed.mean(axis=0),
         tokens=at_each(tokens(cheapest), tokens(never)).mean().to_numpy(),
         later_tokens=float((tokens(never) - short).mean()),
-        unlabelled=pd.Series(dtype=int) if labels is None else labels.missing(run, _first_difference(answers, sure)),
+        unlabelled=differing[is_unlabelled],
         distance=_distance(runs, run) if promise.loss == "score" and labels is None else None,
     )
 

@@ -1,13 +1,12 @@
 """The paper's tables: the numbers of finished runs beside those of the paper.
 
-`estimates` finds each number by table of the paper, run and measure. `tables` prints each table of the
-paper with a row for each run and a column for each measure. Other models and benchmarks have the same tables without
-the paper's numbers.
+Each table has a row for each run and a column for each measure. Other models and benchmarks have the same tables,
+without the numbers of the paper.
 """
 
+import functools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 
 import pandas as pd
 
@@ -67,10 +66,16 @@ PAPERS_NOTE = (
 def tables(runs: Runs, chosen: Collection[str], profile: Profile) -> Iterator[Table]:
     """Yield the tables that have one of the chosen numbers. `profile`: the times of Table 11."""
     keys = [key for key, (numbers, *_) in TABLES.items() if not {*map(str, numbers)}.isdisjoint(chosen)]
-    cells = estimates(runs, keys, profile)
+    every = runs.every()
+    places = {place for run in every for place in _places(runs, run)}
+    every_time = ((run, profile.of_run(run)) for run in every if "table-11" in keys)
+    times = {run: seconds for run, seconds in every_time if seconds is not None}
 
+    @functools.cache
     def cell(key: str, measure: str, run: Run) -> Estimate | None:
-        return cells.get((key, run, measure))
+        """Return a number of a table with that of the paper. None: not known, or not in this table."""
+        estimate = _estimate(runs, run, measure, times) if (key, run, measure) in places else None
+        return estimate and replace(estimate, paper=_paper(runs, key, run, measure, profile))
 
     for key in keys:
         _, title, note = TABLES[key]
@@ -81,25 +86,9 @@ def tables(runs: Runs, chosen: Collection[str], profile: Profile) -> Iterator[Ta
         columns: list[Column[Run]] = [
             *name_columns(runs, lambda run: run),
             Column("n", "count", 0, lambda run: run.documents),
-            *(Column(measure, "brief", 2, partial(cell, key, measure)) for measure in MEASURES),
+            *(Column(measure, "brief", 2, functools.partial(cell, key, measure)) for measure in MEASURES),
         ]
-        yield from table(key, title, columns, dict.fromkeys(run for name, run, _ in cells if name == key), notes)
-
-
-def estimates(runs: Runs, keys: Collection[str], profile: Profile) -> dict[tuple[str, Run, str], Estimate]:
-    """Return the numbers of some tables: table, run and measure -> the estimate with the paper's number, in the order
-    of the printed tables."""
-    every = runs.every()
-    places = {place for run in every for place in _places(runs, run)}
-    every_time = ((run, profile.of_run(run)) for run in every if "table-11" in keys)
-    times = {run: seconds for run, seconds in every_time if seconds is not None}
-    return {
-        (key, run, measure): replace(estimate, paper=_paper(runs, key, run, measure, profile))
-        for key in keys
-        for run in every
-        for measure in MEASURES
-        if (key, run, measure) in places and (estimate := _estimate(runs, run, measure, times)) is not None
-    }
+        yield from table(key, title, columns, [run for run in every if any(cell(key, m, run) for m in MEASURES)], notes)
 
 
 def _places(runs: Runs, run: Run) -> Iterator[tuple[str, Run | None, str]]:

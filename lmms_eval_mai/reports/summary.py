@@ -188,13 +188,8 @@ def transferred(runs: Runs, run: Run) -> pd.DataFrame | None:
     if before.isna().any():
         return None
     answers = pd.DataFrame({"after": run.samples.score >= RIGHT, "before": before >= RIGHT})
-    return answers[is_transferred(run)]
-
-
-def is_transferred(run: Run) -> pd.Series:
-    """Return whether the answer of each document is that of a transfer."""
     exits = [stop.exit for stop in run.setup.method.stops if stop.answer.endswith(".transfer")]
-    return run.samples.exit.isin(exits)
+    return answers[run.samples.exit.isin(exits)]
 
 
 def harm_table(runs: Runs) -> Iterator[Table]:

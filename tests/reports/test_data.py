@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pytest
 from support.folders import LARGE, POPE, SMALL, Answers, World, line, write_run
 
-from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.frames import CALLS, SAMPLES
 from lmms_eval_mai.reports import KEYS, read
 
@@ -31,11 +29,6 @@ def test_all_samples_and_calls_have_the_keys_of_their_run_in_front(tmp_path: Pat
     mai = samples[samples.method == "mai"]
     assert len(mai) == 8 and str(older) in set(mai.run)  # also the run that a report leaves out
     assert len(calls[calls.run == str(older)]) == 2 + 3 + 4 + 4
-
-
-def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError):
-        read([tmp_path])
 
 
 def test_the_example_of_the_documentation_answers_its_questions(tmp_path: Path, monkeypatch: Any) -> None:
