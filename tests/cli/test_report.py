@@ -75,7 +75,7 @@ OWN = """
 """A method of one's own."""
 
 
-@pytest.mark.parametrize("name", ["mine", "mai", "mai_confidence_direct", "own_thinking"])
+@pytest.mark.parametrize("name", ["mine", "own_thinking"])
 def test_a_replay_of_a_method_has_the_numbers_of_its_run(tmp_path: Path, capsys: Any, name: str) -> None:
     (tmp_path / "mine.yaml").write_text(OWN)
     method = load(tmp_path / "mine.yaml" if name == "mine" else name)
