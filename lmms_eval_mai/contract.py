@@ -239,20 +239,31 @@ class Model(Protocol):
     def count_tokens(self, text: str) -> int | None:
         """Return the number of the model's tokens in a text. None: the engine has no tokenizer, or was never
         started."""
+        return None
 
 
 class Engine(Model, Protocol):
-    """One running model. The constructor of an engine refuses a configuration that cannot work, before anything starts:
-    it raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
+    """One running model, the base class of all engines. The constructor of an engine refuses a configuration that
+    cannot work, before anything starts: it raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
 
     `generate` may be called any number of times at once; answers may come in any order. Cancelling a call frees its
     slot. A prompt that does not fit, or an image that cannot be prepared, raises a `SampleError` for that call only. A
     crashed engine raises `EngineCrashed` for every call in flight.
     """
 
+    side: Side
+    description: str
+    """Where the engine runs and with which settings, for people."""
+    shares_gpu: bool = False
+    """Whether both models are on one GPU."""
+    measures: bool = False
+    """Whether the engine measures the memory of a GPU that both models share, so that the other engine may not start at
+    the same time. May be set to True before a start."""
+
     @property
-    def description(self) -> str:
-        """Where the engine runs and with which settings, for people."""
+    def is_alive(self) -> bool:
+        """False if it is known that the processes of the engine have ended."""
+        return True
 
     def identity(self) -> str:
         """Return everything about the engine that can change an answer: version, model, checkpoint, arguments. The text
@@ -261,6 +272,7 @@ class Engine(Model, Protocol):
     def version(self) -> str:
         """Return what can change a probability, besides the checkpoint: the engine, its version, its model runner and
         its precision. Empty: not known. The engine must have started."""
+        return ""
 
     async def start(self) -> None:
         """Start the engine. Raises `EngineStartError`."""
@@ -268,3 +280,11 @@ class Engine(Model, Protocol):
     async def close(self) -> None:
         """Stop the engine, also during its start, and leave no process behind. May be called more than once; `start`
         starts the engine again."""
+
+    async def clear_caches(self) -> None:
+        """Forget the prompts and images of earlier calls, so that the next call costs as much as a first one."""
+        return
+
+    def last_error(self) -> str:
+        """Return a sentence about the error that ended a process of the engine. Empty: no process of its own."""
+        return ""

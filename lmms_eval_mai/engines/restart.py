@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from loguru import logger
 
-from lmms_eval_mai.contract import Call, CallKey, Engine, Prompt, Sampling, Side
+from lmms_eval_mai.contract import Call, CallKey, Engine, Prompt, Sampling
 from lmms_eval_mai.errors import CallTimeout, EngineCrashed, EngineCrashedByCall, EngineNotRunning, MaiError
 
 R = TypeVar("R")
@@ -28,7 +28,6 @@ class RestartedEngine:
 
     def __init__(
         self,
-        side: Side,
         engine: Engine,
         restarts: int | None,
         call_timeout: float | None = None,
@@ -37,7 +36,7 @@ class RestartedEngine:
         """`restarts`: how often the engine may be started again (`engine_restarts`); None: never, because it runs in a
         server, which the engine waits for. `call_timeout`: seconds for one call, its time in the engine's queue
         included."""
-        self.side, self.engine = side, engine
+        self.side, self.engine = engine.side, engine
         self._restarts = self._left = restarts or 0
         self._is_server = restarts is None
         self._call_timeout, self._delay_s = call_timeout, delay_s
@@ -51,7 +50,7 @@ class RestartedEngine:
         """Set when a call ends. A new one after each."""
         self._restart: asyncio.Task[None] | None = None
         """The restart of the last crash."""
-        self._end: EngineCrashed | None = EngineNotRunning(f"The {side} engine is not running.")
+        self._end: EngineCrashed | None = EngineNotRunning(f"The {self.side} engine is not running.")
         """Why the engine does not run, and is not started again. Every call raises it."""
 
     async def start(self) -> None:
@@ -75,7 +74,7 @@ class RestartedEngine:
     @property
     def has_died(self) -> bool:
         """Whether the engine's process has ended while no call runs. Only vLLM's engines tell."""
-        return self.is_up and not self._running and not getattr(self.engine, "is_alive", True)
+        return self.is_up and not self._running and not self.engine.is_alive
 
     @property
     def given_up(self) -> EngineCrashed | None:
@@ -85,8 +84,7 @@ class RestartedEngine:
     async def restart_if_dead(self) -> None:
         """Start an engine again that died while no call ran. It counts like any crash."""
         if self.has_died:
-            last_error = getattr(self.engine, "last_error", str)()
-            crash = EngineCrashed(f"The {self.side} engine died while it had no work. {last_error}")
+            crash = EngineCrashed(f"The {self.side} engine died while it had no work. {self.engine.last_error()}")
             self._restart = asyncio.create_task(self._start_again(crash, is_free=False))
 
     def count_tokens(self, text: str) -> int | None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from loguru import logger
 
-from lmms_eval_mai.contract import SIDES, Engine, EngineConfig, Side
+from lmms_eval_mai.contract import SIDES, EngineConfig, Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.restart import RestartedEngine
 from lmms_eval_mai.errors import EngineNotRunning, EngineStartError
@@ -41,7 +41,7 @@ class Engines:
             # This process cannot restart a server.
             restarts = None if engine.engine == "openai" else config.engine_restarts
             built = build(engine, config.other(engine))
-            self.models[engine.side] = RestartedEngine(engine.side, built, restarts, config.call_timeout)
+            self.models[engine.side] = RestartedEngine(built, restarts, config.call_timeout)
         self._up: set[Side] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         """None: the engines are not running."""
@@ -59,8 +59,8 @@ class Engines:
         async with self._starting:
             new = [side for side in self.models if side in sides and side not in self._up]
             # vLLM on a GPU that both models share: computed sizes of the KV caches, or both measure, one by one.
-            shared = [side for side in new if getattr(self.models[side].engine, "shares_gpu", False)]
-            if not any(getattr(self.models[side].engine, "measures", False) for side in shared):
+            shared = [side for side in new if self.models[side].engine.shares_gpu]
+            if not any(self.models[side].engine.measures for side in shared):
                 try:
                     await gather_or_cancel(map(self._start, new))
                     return
@@ -75,7 +75,7 @@ class Engines:
                     await self.models[side].close()
                     self._up.discard(side)
             for side in shared:
-                self.models[side].engine.measures = True  # type: ignore[attr-defined]
+                self.models[side].engine.measures = True
             for side in new:
                 if side not in self._up:
                     await self._start(side)
@@ -115,7 +115,7 @@ class Engines:
     def clear_caches(self) -> None:
         """Clear the caches of the engines that run, so that the next evaluation is timed like a first one."""
         for side in self._up:
-            self.run(clear_caches(self.models[side].engine))
+            self.run(self.models[side].engine.clear_caches())
 
     def stop(self, then: Callable[[], object] = lambda: None) -> None:
         """Cancel what runs, a start too, and stop the engines. They can be started again. `then`: called at the end,
@@ -181,12 +181,3 @@ async def _cancel_others() -> None:
     if others:
         ended, _ = await asyncio.wait(others, timeout=CANCEL_LIMIT_S)
         await asyncio.gather(*ended, return_exceptions=True)  # or asyncio would report their errors as not retrieved
-
-
-async def clear_caches(engine: Engine) -> None:
-    """Let vLLM forget the prompts and images of earlier calls, so that the next call costs as much as a first one."""
-    llm = getattr(engine, "llm", None)
-    if llm is not None:
-        await llm.reset_prefix_cache()
-        await llm.reset_mm_cache()
-        await llm.reset_encoder_cache()

@@ -54,7 +54,7 @@ def test_a_server_that_is_killed_and_restarted_loses_no_call_and_repeats_none(se
             texts[number] = trace.answer.text
             return True
 
-        engine = RestartedEngine("small", engine_of(server.url, retry_for=600), restarts=None)
+        engine = RestartedEngine(engine_of(server.url, retry_for=600), restarts=None)
         await engine.start()
         store = Store(tmp_path / name)
         store.models = {"small": engine.engine.identity()}

@@ -38,6 +38,8 @@ async def turns_of_the_loop(count: int) -> None:
 class Counting(ScriptedEngine):
     """Counts its starts, the attempts and the calls that run. Takes some turns of the event loop to start and stop."""
 
+    is_alive = True
+
     def __init__(self, fault: Callable[[int, int], Any]) -> None:
         """`fault`: returns the fault of an attempt from the number of the call and that of the attempt, or None."""
         super().__init__("small", self.answer, ScriptedOptions(slots=256))
@@ -45,7 +47,6 @@ class Counting(ScriptedEngine):
         self.attempts: Counter[int] = Counter()
         self.order: list[int] = []  # the numbers of the calls, one for each attempt
         self.starts = self.running = self.most_running = 0
-        self.is_alive = True
         self.failed_starts: set[int] = set()  # the numbers of the starts that fail
 
     def answer(self, prompt: Prompt) -> Answer:
@@ -87,7 +88,7 @@ def with_engine(inner: Counting, use: Callable[[RestartedEngine], Awaitable[Any]
     """Run `use` with a started engine, and return its result."""
 
     async def run() -> Any:
-        engine = RestartedEngine("small", inner, restarts, call_timeout=2, delay_s=0.01)
+        engine = RestartedEngine(inner, restarts, call_timeout=2, delay_s=0.01)
         await engine.start()
         return await asyncio.wait_for(use(engine), 60)
 
@@ -256,7 +257,7 @@ def test_3000_samples_on_faulty_engines_are_all_answered_or_reported_as_errors()
 
     async def run() -> None:
         sides: tuple[Side, Side] = ("small", "large")
-        models = {side: RestartedEngine(side, ScriptedEngine(side, cascade_script), 1000, 3) for side in sides}
+        models = {side: RestartedEngine(ScriptedEngine(side, cascade_script), 1000, 3) for side in sides}
         for model in models.values():
             await model.start()
         pair = Pair(models)

@@ -123,7 +123,7 @@ def test_the_error_that_ends_a_core_is_the_end_of_the_message(
     named = pytest.raises(EngineStartError, match=r"ModuleNotFoundError: No module named 'kernels'$")
     with named, started(engine("FailsAtStart"), loop):
         pass
-    model = RestartedEngine("small", engine("FailsInACall"), restarts=1)
+    model = RestartedEngine(engine("FailsInACall"), restarts=1)
     with started(model, loop) as running:
         (error,) = running.generate(question(0))
     assert type(error) is EngineCrashedByCall

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from support.engines import GREEDY, Running, question
 
-from lmms_eval_mai.run.engines import clear_caches
 from lmms_eval_mai.run.store import Store
 
 
@@ -17,7 +16,7 @@ def test_shared_answers_and_tokens_are_equal_to_those_of_calls_that_are_made(vll
             vllm.loop.run(store.add(prompt, GREEDY, call))
         store.run = "mai/pope_s"
         shared = [vllm.loop.run(store.find(prompt, GREEDY)) for prompt in prompts]
-        vllm.loop.run(clear_caches(vllm.engine))
+        vllm.loop.run(vllm.engine.clear_caches())
         for found, own in zip(shared, vllm.generate(*prompts), strict=True):
             assert found is not None and found.shared and not own.shared
             for name in ("key", "text", "finish_reason", "prompt_tokens", "output_tokens"):

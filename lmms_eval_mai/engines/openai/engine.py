@@ -20,7 +20,7 @@ from typing import Any
 import aiohttp
 from loguru import logger
 
-from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling
+from lmms_eval_mai.contract import Call, Engine, EngineConfig, Prompt, Sampling
 from lmms_eval_mai.engines.arguments import read
 from lmms_eval_mai.engines.messages import is_too_long
 from lmms_eval_mai.engines.openai.chat import chat_messages, error_status, sampling_arguments, to_call
@@ -78,7 +78,7 @@ def probing_socket(address: Any) -> socket.socket:
     return made
 
 
-class OpenAIEngine:
+class OpenAIEngine(Engine):
     """One model on other machines. `total_s` is the time of the answered request; endpoints report no other times."""
 
     def __init__(self, config: EngineConfig, other: EngineConfig | None = None) -> None:
@@ -99,12 +99,6 @@ class OpenAIEngine:
         assert self._model, "the served model is known after the start"
         switch = [SWITCH, dict(self._thinking.given)] if self._sends_switch else []
         return json.dumps(["openai", self._model, self._context, *switch], sort_keys=True)
-
-    def version(self) -> str:
-        return ""  # the protocol does not tell
-
-    def count_tokens(self, text: str) -> int | None:
-        return None  # the protocol has no tokenizer
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         raise PromptTooLong(

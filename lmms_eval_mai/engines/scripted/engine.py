@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
 
-from lmms_eval_mai.contract import Call, CallPrompt, EngineConfig, Prompt, Sampling, Side
+from lmms_eval_mai.contract import Call, CallPrompt, Engine, EngineConfig, Prompt, Sampling, Side
 from lmms_eval_mai.engines.arguments import Arguments, Count, Number, read, sentence
 from lmms_eval_mai.engines.checkpoints import file_digest
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
@@ -116,8 +116,8 @@ class ScriptedOptions(Arguments):
     """Decoding speed, for records without `seconds` (Table 4). 0: decoding takes no time."""
 
 
-class ScriptedEngine:
-    """Answers from a script, under the contract of `Engine`."""
+class ScriptedEngine(Engine):
+    """Answers from a script."""
 
     def __init__(self, side: Side, script: Script, options: ScriptedOptions | None = None) -> None:
         options = options or ScriptedOptions()
@@ -175,9 +175,6 @@ class ScriptedEngine:
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         raise PromptTooLong(f"{prompt.key}: a scripted engine has no context length, so it cannot truncate thinking.")
-
-    def count_tokens(self, text: str) -> int | None:
-        return None  # a record may have the number (`answer_tokens`)
 
     def _stop(self, reason: EngineCrashed) -> None:
         """Fail all calls in flight. The engine must be started again."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import transformers
 
-from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, Side
+from lmms_eval_mai.contract import Call, Engine, EngineConfig, Prompt, Sampling
 from lmms_eval_mai.engines.arguments import read
 from lmms_eval_mai.engines.checkpoints import checkpoint_identity
 from lmms_eval_mai.engines.thinking import SWITCH, ThinkingSwitch, template_of, without_budget
@@ -25,16 +25,18 @@ from lmms_eval_mai.redaction import error_text, redacted
 R = TypeVar("R")
 
 
-class TransformersEngine:
-    """One model in this process, under the contract of `Engine`. Belongs to the event loop on which it was started."""
+class TransformersEngine(Engine):
+    """One model in this process. Belongs to the event loop on which it was started."""
 
     def __init__(self, config: EngineConfig, other: EngineConfig | None = None) -> None:
         """Raises `ArgumentError`."""
-        self.side: Side = config.side
+        self.side = config.side
         self._config = config
         self._options = read(TransformersOptions, config.arguments, f"{config.side}_")
         self._options.check(config.side, config.model)
         self._thinking = ThinkingSwitch(config, template_of(config.model, self._options.revision))
+        drafts = f", {assistant} drafts tokens" if (assistant := self._options.assistant_model) else ""
+        self.description = f"on {device_of(self._options)}, dtype {self._options.dtype}, one call at a time{drafts}"
         self._model: LoadedModel | None = None
         """None: the engine was never started, it is starting, or it is closed."""
         self._thread: ThreadPoolExecutor | None = None
@@ -42,12 +44,6 @@ class TransformersEngine:
         """Done when the engine is closed. Everything that waits for the thread waits for this too."""
         self._tokenizer: Any = None
         """A copy for the event loop: a tokenizer must not be used by two threads at once."""
-
-    @property
-    def description(self) -> str:
-        assistant = self._options.assistant_model
-        drafts = "" if assistant is None else f", {assistant} drafts tokens"
-        return f"on {device_of(self._options)}, dtype {self._options.dtype}, one call at a time{drafts}"
 
     def identity(self) -> str:
         checkpoint = checkpoint_identity(self._config.model, self._options.revision)

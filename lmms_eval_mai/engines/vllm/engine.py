@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from lmms_eval_mai.contract import SIDES, Call, EngineConfig, Message, Prompt, Sampling, Side
+from lmms_eval_mai.contract import SIDES, Call, Engine, EngineConfig, Message, Prompt, Sampling
 from lmms_eval_mai.engines.checkpoints import checkpoint_identity
 from lmms_eval_mai.engines.messages import end_of, space_for_thinking, without_thinking
 from lmms_eval_mai.engines.thinking import SWITCH, Split, ThinkingSwitch, template_of, with_thinking, without_budget
@@ -37,13 +37,13 @@ USABLE_FINISH_REASONS = ("stop", "length", "repetition")
 """Finish reasons of answers that are used. vLLM also has `abort` and `error`, after which an answer is not complete."""
 
 
-class VllmEngine:
-    """One model in vLLM, under the contract of `Engine`."""
+class VllmEngine(Engine):
+    """One model in vLLM."""
 
     def __init__(self, config: EngineConfig, other: EngineConfig | None) -> None:
         """Build the engine's configuration in this process, where wrong arguments and missing checkpoints show early.
         `other`: the second engine of the pair, which may be of another kind."""
-        self.side: Side = config.side
+        self.side = config.side
         self._config = config
         self._name = f"The {config.side} engine ({config.model})"
         both = [one for one in (config, other) if one is not None and one.engine == "vllm"]
@@ -55,10 +55,7 @@ class VllmEngine:
         """vLLM's own parser of the thinking, if the argument `reasoning_parser` names it."""
         self.description = configuration.description
         self.shares_gpu = configuration.shares_gpu
-        """Whether both models are on one GPU."""
         self.measures = configuration.measures
-        """Whether it measures the memory of a GPU that both models share, so that the other engine may not start at the
-        same time. May be set to True before a start."""
         self._requested_context = configuration.max_model_len
         self.llm: Any = None
         """The `AsyncLLM`. None: the engine is not running."""
@@ -74,7 +71,6 @@ class VllmEngine:
 
     @property
     def is_alive(self) -> bool:
-        """False if vLLM knows that its processes have ended."""
         return self.llm is None or not self.llm.errored
 
     def identity(self) -> str:
@@ -140,7 +136,6 @@ class VllmEngine:
             return llm, copy.deepcopy(llm.renderer.get_tokenizer())
 
     def last_error(self) -> str:
-        """Return a sentence about the error that ended a process of the engine."""
         error = self._processes and self._processes.last_error()
         return f"The last error: {error}" if error else "See its log above."
 
@@ -158,6 +153,12 @@ class VllmEngine:
             await asyncio.to_thread(processes.stop)
         if building is not None:
             await asyncio.wait({building})
+
+    async def clear_caches(self) -> None:
+        if self.llm is not None:
+            await self.llm.reset_prefix_cache()
+            await self.llm.reset_mm_cache()
+            await self.llm.reset_encoder_cache()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
         if self.llm is not None and self.llm.vllm_config.reasoning_config is None:
