@@ -152,8 +152,6 @@ class RestartedEngine:
                 await asyncio.wait([self._restart])  # a cancelled call does not stop the restart
             elif self._end is not None:
                 raise self._end
-            elif self._restart is not None and (error := self._restart.exception()) is not None:
-                raise error  # the engine could not be closed
             elif (self._running if crashes > 1 else self._interrupted[crashes + 1]) == 0:
                 self._running += 1
                 return
@@ -170,7 +168,9 @@ class RestartedEngine:
 
         `is_free`: this restart is needed to find the call that crashes the engine, so it does not count.
         """
-        await self.engine.close()
+        message = f"mai_cascade: the {self.side} engine did not stop cleanly"
+        close = logger.catch(level="WARNING", message=message)(self.engine.close)
+        await close()
         while self._running:  # all interrupted calls end now, so it is known what they are
             await self._changed.wait()
         is_free = is_free or self._interrupted[2] > 0
@@ -188,7 +188,7 @@ class RestartedEngine:
             except Exception as error:
                 reason = str(error) if isinstance(error, MaiError) else f"{type(error).__name__}: {error}"
                 crash = EngineCrashed(f"The restart of the {self.side} engine failed: {reason}")
-                await self.engine.close()
+                await close()
                 await asyncio.sleep(self._delay_s)
         self._end = EngineCrashed(
             f"The {self.side} engine is not restarted: it crashed on {self._causes} calls in a row, or no restarts are "

@@ -175,6 +175,15 @@ def test_a_failed_restart_is_tried_again_while_restarts_are_left(restarts: int, 
     assert inner.starts == 1 + restarts
 
 
+def test_an_engine_that_does_not_stop_cleanly_after_a_crash_is_started_again() -> None:
+    class Stuck(Counting):
+        async def close(self) -> None:
+            raise OSError("a process does not end")
+
+    inner = Stuck(lambda number, attempt: "death" if attempt == 1 else None)
+    assert kinds(with_engine(inner, lambda engine: answers(engine, [0]))) == {Call: 1} and inner.starts == 2
+
+
 @pytest.mark.parametrize(("crashes", "most_running"), [(1, 100), (2, 1)])
 def test_interrupted_calls_are_made_again_before_new_ones_all_together_and_after_a_second_crash_one_at_a_time(
     crashes: int, most_running: int
