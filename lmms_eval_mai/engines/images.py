@@ -3,7 +3,6 @@
 import hashlib
 
 import numpy as np
-import PIL.ExifTags
 import PIL.Image
 import PIL.ImageOps
 
@@ -42,7 +41,7 @@ def to_rgb(pixels: PIL.Image.Image) -> PIL.Image.Image:
     shown = _with_8_bits(pixels) if pixels.mode.startswith("I;16") else pixels
     if not shown.has_transparency_data:
         return shown.convert("RGB")  # a copy, also of an RGB image
-    rgba = (shown.convert("LA") if shown.mode == "La" else shown).convert("RGBA")
+    rgba = shown.convert("RGBA")
     on_white = PIL.Image.new("RGB", rgba.size, "white")
     on_white.paste(rgba, mask=rgba)
     on_white.info = dict(pixels.info)
@@ -50,10 +49,9 @@ def to_rgb(pixels: PIL.Image.Image) -> PIL.Image.Image:
 
 
 def _with_8_bits(pixels: PIL.Image.Image) -> PIL.Image.Image:
-    """Return a grey image of 16 bits (in a TIFF file also 12) with the upper 8 of them, and its transparent value."""
+    """Return a grey image of 16 bits with the upper 8 of them, and its transparent value."""
     values = np.asarray(pixels)
-    bits = getattr(pixels, "tag_v2", {}).get(PIL.ExifTags.Base.BitsPerSample, (16,))[0]
-    grey = PIL.Image.fromarray((values >> (bits - 8)).astype(np.uint8))
+    grey = PIL.Image.fromarray((values >> 8).astype(np.uint8))
     if "transparency" in pixels.info:
         grey.putalpha(PIL.Image.fromarray((values != pixels.info["transparency"]).astype(np.uint8) * 255))
     grey.info |= pixels.info

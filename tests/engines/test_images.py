@@ -1,7 +1,6 @@
 """Images as the engines take them."""
 
 import io
-import struct
 import zlib
 from typing import Any
 
@@ -69,7 +68,6 @@ TRANSPARENT: dict[str, tuple[str, PIL.Image.Image, list[tuple[int, ...]]]] = {
     "RGBA, half transparent": ("RGBA", PIL.Image.new("RGBA", (1, 1), (255, 0, 0, 128)), [(255, 127, 127)]),
     "RGBa": ("RGBa", CHART.convert("RGBa"), [WHITE, BLACK, RED]),
     "LA": ("LA", GREY_CHART, [WHITE, BLACK, GREY]),
-    "La": ("La", GREY_CHART.convert("La"), [WHITE, BLACK, GREY]),
     "PA": ("PA", CHART.convert("PA"), [WHITE, BLACK, RED]),
     "PNG with RGBA": ("RGBA", saved(CHART, "PNG"), [WHITE, BLACK, RED]),
     "PNG with LA": ("LA", saved(GREY_CHART, "PNG"), [WHITE, BLACK, GREY]),
@@ -95,14 +93,6 @@ def test_a_transparent_image_is_put_on_white(name: str) -> None:
     assert given.mode == mode  # unchanged
 
 
-def tiff_of_12_bits(values: int) -> PIL.Image.Image:
-    """Return a TIFF file with two pixels, which are the upper and the lower 12 bits of `values`."""
-    tags = {256: 2, 257: 1, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: 3}  # 273: the place of the pixels
-    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
-    head = struct.pack("<2sHI", b"II", 42, 12) + values.to_bytes(3) + b"\0"
-    return PIL.Image.open(io.BytesIO(head + struct.pack("<H", len(tags)) + entries + bytes(4)))
-
-
 DEEP: dict[str, tuple[str, PIL.Image.Image]] = {
     "PNG": ("I;16", saved(PIL.Image.fromarray(BRIGHT), "PNG")),
     "TIFF, small end first": ("I;16", saved(PIL.Image.fromarray(BRIGHT), "TIFF")),
@@ -119,10 +109,6 @@ def test_of_16_bits_the_upper_8_are_kept(name: str, upright: bool) -> None:
     mode, given = DEEP[name]
     assert given.mode == mode
     assert list(to_image(given, upright).pixels.get_flattened_data()) == [(value,) * 3 for value in (0, 1, 128, 255)]
-
-
-def test_of_12_bits_the_upper_8_are_kept() -> None:
-    assert list(to_image(tiff_of_12_bits(0x800FFF)).pixels.get_flattened_data()) == [(128,) * 3, (255,) * 3]
 
 
 @pytest.mark.parametrize("mode", ["I", "F"])
