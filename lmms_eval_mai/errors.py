@@ -51,8 +51,7 @@ class EngineNotRunning(EngineCrashed):
 
 
 class EndpointRefused(MaiError):
-    """Raised for a call whose endpoint refuses the key, does not serve the model any more, or
-    cannot switch its own thinking.
+    """Raised for a call whose endpoint refuses the key, or does not serve the model any more.
 
     Every other call would be refused too, and a retry does not help.
     """

@@ -14,7 +14,7 @@ from support.scripted_server import ScriptedServer
 from lmms_eval_mai.contract import Call, CallKey, CallPrompt, EngineConfig, Message, Prompt, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.engines.thinking import ThinkingSwitch, template_of, thought_first, with_thinking, without_budget
-from lmms_eval_mai.errors import ArgumentError, EndpointRefused
+from lmms_eval_mai.errors import ArgumentError, SampleError
 
 HYBRID = "{% if add_generation_prompt %}<a>{% if enable_thinking is false %}<think></think>{% endif %}{% endif %}"
 ALWAYS = "{% if add_generation_prompt %}<a><think>{% endif %}"
@@ -186,10 +186,10 @@ def test_server_that_reports_its_context_gets_the_switch_and_others_only_if_it_i
         assert {name: value for name, value in server.seen[0].items() if "template" in name} == expected
 
 
-def test_server_that_refuses_the_switch_ends_the_run() -> None:
+def test_the_error_of_a_server_that_refuses_the_switch_tells_what_to_leave_out() -> None:
     server = ScriptedServer(refusal="Unrecognized request argument supplied: chat_template_kwargs")
     server.faults.append((400, {}))
-    with pytest.raises(EndpointRefused):
+    with pytest.raises(SampleError, match="leave think=native and small_chat_template_kwargs out"):
         with_servers([server], lambda engine: engine.generate(asked(), Sampling(8)), chat_template_kwargs={})
 
 

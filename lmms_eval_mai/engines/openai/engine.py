@@ -11,7 +11,6 @@ import json
 import math
 import os
 import random
-import re
 import socket
 import time
 import zlib
@@ -43,10 +42,6 @@ BUDGET = "thinking_token_budget"
 REFUSED = ("logprobs", BUDGET)
 """Fields of a request that are left out if the server refuses them. OpenAI and Gemini refuse log-probabilities for some
 models, and vLLM with `--max-logprobs 0`. vLLM refuses the budget without a reasoning parser."""
-
-REFUSES = r"(unrecognized|unsupported|unknown|unexpected|extra|not permitted|not allowed)"
-NO_SWITCH = re.compile(rf"{REFUSES}\W.{{0,80}}chat_template_kwargs|chat_template_kwargs.{{0,40}}{REFUSES}", re.I | re.S)
-"""In the reply of a server that refuses the arguments of the chat template. Others may repeat the request."""
 
 
 class Endpoint:
@@ -214,9 +209,9 @@ class OpenAIEngine(Engine):
             return await self._request(endpoint, what, body)
         header = response.headers.get("Retry-After", "")
         seconds = float(header) if header.replace(".", "", 1).isdecimal() else 0.0
-        raise self._error(f"{what}: {endpoint.url} has status {status}", status, body, text, seconds)
+        raise self._error(f"{what}: {endpoint.url} has status {status}", status, text, seconds)
 
-    def _error(self, problem: str, status: int, body: dict[str, Any], text: str, retry_after: float) -> MaiError:
+    def _error(self, problem: str, status: int, text: str, retry_after: float) -> MaiError:
         """Return the error of a reply. `problem`: the beginning of its message. `text`: of the reply. `retry_after`:
         seconds, 0 if the reply does not say."""
         shown = text.replace(self._key, "<key>") if self._key else text  # some servers repeat a key that they refuse
@@ -229,11 +224,9 @@ class OpenAIEngine(Engine):
             )
         if is_too_long(text):
             return PromptTooLong(f"{problem} Serve a longer context, or make its server shrink images.", self._context)
-        if "chat_template_kwargs" in body and NO_SWITCH.search(text):
-            # A request to our own server may ask for the switch alone; then the others go on.
-            kind = EndpointRefused if self._sends_switch else SampleError
-            return kind(
-                f"{problem} It cannot switch a model's own thinking: leave think=native and {self.side}_"
-                "chat_template_kwargs out, or serve the model with vLLM or SGLang."
+        if "chat_template_kwargs" in text:
+            problem += (
+                " If it does not know chat_template_kwargs, it cannot switch a model's thinking: leave think=native "
+                f"and {self.side}_chat_template_kwargs out, or serve the model with vLLM or SGLang."
             )
         return SampleError(f"{problem} Check the document, and the server's log.")
