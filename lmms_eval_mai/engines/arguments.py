@@ -43,11 +43,7 @@ EXPECTED = {
 """The beginning of the type of a pydantic error -> what is expected."""
 
 
-class _NoEffect:
-    """The type of `NO_EFFECT`."""
-
-
-NO_EFFECT = _NoEffect()
+NO_EFFECT = object()
 """Marks an argument that changes no answer. A run may be resumed with another value of it."""
 
 
