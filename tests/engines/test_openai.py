@@ -7,16 +7,16 @@ import io
 import json
 import warnings
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import PIL.Image
 import pytest
 from support.endpoints import SAMPLING, call, engine_of, noise_image, prompt, running, until, with_servers
-from support.samples import sample, started_pair
 from support.scripted_server import ScriptedServer
 
-from lmms_eval_mai.contract import Call, EngineConfig, Sampling, TokenLogprobs
+from lmms_eval_mai.contract import Call, CallKey, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.openai.chat import to_call
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
@@ -31,9 +31,7 @@ from lmms_eval_mai.errors import (
     EngineStartError,
     SampleError,
 )
-from lmms_eval_mai.method.run import run as run_method
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.store import Store
 
 
 def error_of(code: Any) -> dict[str, Any]:
@@ -247,7 +245,7 @@ def test_an_image_is_sent_without_loss_and_encoded_once(size: tuple[int, int]) -
     assert sent.size == size and sent.tobytes() == pixels
 
 
-USAGE = {"prompt_tokens": 5, "completion_tokens": 3}
+USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": None}}
 
 
 def choice(finish_reason: Any = "stop", logprobs: Any = None, **message: Any) -> Any:
@@ -288,65 +286,34 @@ def test_an_invalid_field_of_a_reply_is_named_in_the_error_of_its_sample(field: 
         to_call(prompt(), json.dumps(reply), 1.0)
 
 
-@pytest.mark.parametrize(
-    ("finish_reason", "message", "text"),
-    [
-        ("stop", {"content": "[[Yes]]", "reasoning": None}, "[[Yes]]"),
-        ("stop", {"content": "\n\n[[Yes]]", "reasoning": "I look.\n"}, "<think>\nI look.\n</think>\n\n[[Yes]]"),
-        ("length", {"content": "[[Y", "reasoning_content": "I look."}, "<think>\nI look.\n</think>\n\n[[Y"),
-        ("length", {"content": None, "reasoning": "Is it [[No]]"}, "<think>\nIs it [[No]]"),
-        ("stop", {"content": [{"type": "text", "text": "[["}, {"type": "text", "text": "Yes]]"}]}, "[[Yes]]"),
-        (
-            "stop",
-            {"content": [{"type": "thinking", "thinking": [{"text": "I look."}]}, {"type": "text", "text": "[[Yes]]"}]},
-            "<think>\nI look.\n</think>\n\n[[Yes]]",
-        ),
-        ("stop", {"content": "half of a pair: \ud83d"}, "half of a pair: \ufffd"),
-    ],
-)
-def test_the_text_of_a_reply_is_its_thinking_in_tags_and_then_its_content(
-    finish_reason: str, message: dict[str, Any], text: str
-) -> None:
-    reply = {**choice(finish_reason, **message), "usage": {**USAGE, "prompt_tokens_details": {"cached_tokens": None}}}
-    assert to_call(prompt(), json.dumps(reply), 1.0).text == text
+THOUGHT = "<think>\nI look.\n</think>\n\n[[Yes]]"
+PARTS = [{"type": "thinking", "thinking": [{"text": "I look."}]}, {"type": "text", "text": "[[Yes]]"}]
 
 
 @pytest.mark.parametrize(
-    ("finish_reason", "thought", "transferred"),
+    ("finish_reason", "message", "text", "native"),
     [
-        ("stop", {"content": "\n\n[[Yes]]", "reasoning": "I look.\n"}, "<think>\nI look.\n</think>\n\n[[Yes]]"),
-        ("length", {"content": None, "reasoning": "Is it [[No]]"}, "<think>\nIs it [[No]]"),
-        ("stop", {"content": None, "reasoning": "It is [[No]]"}, None),
-        ("stop", {"content": ""}, None),
+        ("stop", {"content": "[[Yes]]", "reasoning": None}, "[[Yes]]", (None, "[[Yes]]")),
+        ("stop", {"content": "\n\n[[Yes]]", "reasoning": "\nI look.\n"}, THOUGHT, ("I look.", "[[Yes]]")),
+        ("stop", {"content": "I look.</think>[[Yes]]"}, "I look.</think>[[Yes]]", ("I look.", "[[Yes]]")),
+        ("stop", {"content": None, "reasoning": "I look."}, None, ("I look.", "")),
+        ("length", {"content": "[[Y", "reasoning_content": "I look."}, THOUGHT[:-4], ("I look.", "[[Y")),
+        ("length", {"content": None, "reasoning": "Is it [[No]]"}, "<think>\nIs it [[No]]", ("Is it [[No]]", "")),
+        ("length", {"content": "I look"}, "I look", ("I look", "")),
+        ("stop", {"content": [{"text": "[["}, {"type": "text", "text": "Yes]]"}]}, "[[Yes]]", (None, "[[Yes]]")),
+        ("stop", {"content": PARTS}, THOUGHT, ("I look.", "[[Yes]]")),
+        ("stop", {"content": "half of a pair: \ud83d"}, "half of a pair: \ufffd", (None, "half of a pair: \ufffd")),
     ],
 )
-def test_a_cascade_behind_a_reasoning_parser_reads_the_content_transfers_the_thinking_and_stores_no_bad_reply(
-    finish_reason: str, thought: dict[str, Any], transferred: str | None, tmp_path: Path
+def test_the_text_of_a_reply_is_its_thinking_in_tags_and_then_its_content_and_that_of_a_native_call_its_content(
+    finish_reason: str, message: dict[str, Any], text: str | None, native: tuple[str | None, str]
 ) -> None:
-    """The messages are those of `vllm serve --reasoning-parser qwen3`. The large model always says no."""
-    short = {"content": "\n\n[[Yes]]", "reasoning": "Or [[No]]?\n"}, "stop"
-    small = ScriptedServer(answer=lambda body: (thought, finish_reason) if "step by step" in str(body) else short)
-    large = ScriptedServer(answer=lambda body: ({"content": "\n\n[[No]]", "reasoning": "Or [[Yes]]?\n"}, "stop"))
-
-    async def run() -> Any:
-        async with running(small) as small_url, running(large) as large_url:
-            engines = [OpenAIEngine(EngineConfig("small", "openai", small_url, {})),
-                       OpenAIEngine(EngineConfig("large", "openai", large_url, {}))]  # fmt: skip
-            store = Store(tmp_path / "store")
-            store.models = {"small": "s", "large": "l"}
-            pair = await started_pair(*engines, store=store)
-            (outcome,) = await asyncio.gather(run_method(sample(), pair), return_exceptions=True)
-            await asyncio.gather(*(engine.close() for engine in engines))
-            store.close()
-            return outcome, store.path.read_text()
-
-    outcome, stored = asyncio.run(run())
-    assert ('"think"' in stored, '"transfer"' in stored) == (transferred is not None,) * 2
-    if transferred is None:
-        assert type(outcome) is SampleError and len(stored.splitlines()) == 2
-    else:
-        assert outcome.exit == "transfer" and "[[No]]" in outcome.answer.text
-        assert transferred in str(large.seen[-1]["messages"][0]["content"][-1]["text"])
+    """The messages are those of vLLM's server with a reasoning parser and without one, of DeepSeek and of Mistral."""
+    reply = json.dumps(choice(finish_reason, **message))
+    call = to_call(replace(prompt(), key=CallKey("t", 0, 0, "small", "native")), reply, 1.0)
+    assert (call.thinking, call.text) == native
+    if text is not None:  # a thinking alone is no complete answer
+        assert to_call(prompt(), reply, 1.0).text == text
 
 
 def test_log_probabilities_are_asked_for_only_by_their_prompt_and_refused_once_by_each_endpoint() -> None:

@@ -148,24 +148,6 @@ def test_budget_limits_the_output_where_a_thinking_cannot_be_ended() -> None:
 
 # --- endpoints ---
 
-REPLIES: list[tuple[dict[str, Any], str, tuple[str | None, str]]] = [
-    ({"reasoning": "\nred\n", "content": "\n\n[[Yes]]"}, "stop", ("red", "[[Yes]]")),
-    ({"reasoning_content": "red", "content": "[[Yes]]"}, "stop", ("red", "[[Yes]]")),
-    ({"reasoning": "red and", "content": None}, "length", ("red and", "")),
-    ({"reasoning": "red.", "content": None}, "stop", ("red.", "")),
-    ({"content": "red</think>[[Yes]]"}, "stop", ("red", "[[Yes]]")),
-    ({"content": "red and"}, "length", ("red and", "")),
-    ({"reasoning": None, "content": "[[Yes]]"}, "stop", (None, "[[Yes]]")),
-]
-"""Messages of vLLM's server, with a reasoning parser and without one."""
-
-
-@pytest.mark.parametrize(("message", "reason", "expected"), REPLIES)
-def test_reply_of_a_server_is_split(message: dict[str, Any], reason: str, expected: tuple[str | None, str]) -> None:
-    server = ScriptedServer(answer=lambda body: (message, reason))
-    call = with_servers([server], lambda engine: engine.generate(asked(), Sampling(8)))
-    assert (call.thinking, call.text) == expected
-
 
 def test_server_that_reports_its_context_gets_the_switch_and_others_only_if_it_is_needed() -> None:
     off, on = ({"chat_template_kwargs": {"enable_thinking": value}} for value in (False, True))
