@@ -275,7 +275,7 @@ class Engine(Model, Protocol):
         return ""
 
     async def start(self) -> None:
-        """Start the engine. Raises `EngineStartError`."""
+        """Start the engine. Raises `EngineStartError`; the caller must then call `close`."""
 
     async def close(self) -> None:
         """Stop the engine, also during its start, and leave no process behind. May be called more than once; `start`

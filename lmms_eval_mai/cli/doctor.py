@@ -147,5 +147,7 @@ def check_model(config: EngineConfig) -> None:
 
 
 async def _start_and_close(engine: Engine) -> None:
-    await engine.start()
-    await engine.close()
+    try:
+        await engine.start()
+    finally:
+        await engine.close()

@@ -104,13 +104,9 @@ class OpenAIEngine(Engine):
     async def start(self) -> None:
         """Wait until every endpoint answers, and read which model it serves."""
         self._endpoints = [Endpoint(url, self._key, self._options) for url in self._urls]
-        try:
-            served = [await self._served_model(endpoint) for endpoint in self._endpoints]
-            if len(set(served)) > 1:
-                raise EngineStartError(f"The endpoints of {self.side} must serve one model with one context: {served}.")
-        except BaseException:
-            await self.close()
-            raise
+        served = [await self._served_model(endpoint) for endpoint in self._endpoints]
+        if len(set(served)) > 1:
+            raise EngineStartError(f"The endpoints of {self.side} must serve one model with one context: {served}.")
         self._model, self._context = served[0]
         self._sends_switch |= self._context is not None  # vLLM and SGLang ignore it if the template does not know it
 
