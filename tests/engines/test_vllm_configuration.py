@@ -170,6 +170,7 @@ def test_engine_on_a_cpu_has_intels_openmp_unless_the_user_preloads_another_one_
     assert library in maps and ("libiomp5" in maps) is (library == "libiomp5")
 
 
+@pytest.mark.slow
 def test_pairs_that_start_at_the_same_time_have_an_environment_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(24)))  # a machine with 24 cores
     seen: dict[int, set[str]] = {}
