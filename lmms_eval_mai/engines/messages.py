@@ -1,10 +1,12 @@
-"""Helpers for prompts that several engines use: texts of a message, and thinking that does not fit the context."""
+"""Helpers for prompts that several engines use: texts of a message, the replica that answers it, and thinking that does
+not fit the context."""
 
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lmms_eval_mai.contract import ContentPart, Image, Message, Prompt
+from lmms_eval_mai.contract import CallKey, ContentPart, Image, Message, Prompt
 from lmms_eval_mai.errors import PromptTooLong
 
 MIN_RESERVED_ANSWER_TOKENS, RESERVED_ANSWER_TOKENS = 16, 256
@@ -37,6 +39,13 @@ def without_thinking(prompt: Prompt, thinking: str) -> tuple[Message, ...]:
 def is_too_long(error_text: str) -> bool:
     """Return whether this error text of vLLM (in this process or of a server) says that the prompt is too long."""
     return "context length" in error_text or "maximum model length" in error_text
+
+
+def replica_of(key: CallKey, replicas: int) -> int:
+    """Return the number of the replica that gets all calls of this call's sample, also when the run is resumed: its
+    prefix cache holds the sample's image and question. Samples are distributed evenly."""
+    sample = f"{key.task} {key.doc_id} {key.repeat}"
+    return int.from_bytes(hashlib.blake2b(sample.encode(), digest_size=8).digest()) % replicas
 
 
 def space_for_thinking(

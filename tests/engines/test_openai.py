@@ -44,11 +44,12 @@ def error_of(code: Any) -> dict[str, Any]:
     ],
 )
 def test_a_temporary_error_is_retried(fault: Any) -> None:
-    server = ScriptedServer(faults=deque([fault]))
-    result = with_servers([server], call)
+    faults = deque([fault])
+    servers = [ScriptedServer(faults=faults), ScriptedServer(faults=faults)]  # no pause before the other server
+    result = with_servers(servers, call)
     assert isinstance(result, Call) and (result.text, result.finish_reason) == ("[[Yes]]", "stop")
     assert (result.prompt_tokens, result.cached_tokens, result.output_tokens) == (50, 32, 5)
-    assert len(server.seen) == 2 and server.answered == 1
+    assert [(len(server.seen), server.answered) for server in servers] in ([(1, 0), (1, 1)], [(1, 1), (1, 0)])
 
 
 @pytest.mark.parametrize(

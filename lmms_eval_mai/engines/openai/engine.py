@@ -13,7 +13,6 @@ import os
 import random
 import socket
 import time
-import zlib
 from typing import Any
 
 import aiohttp
@@ -21,7 +20,7 @@ from loguru import logger
 
 from lmms_eval_mai.contract import Call, Engine, EngineConfig, Prompt, Sampling
 from lmms_eval_mai.engines.arguments import read
-from lmms_eval_mai.engines.messages import is_too_long
+from lmms_eval_mai.engines.messages import is_too_long, replica_of
 from lmms_eval_mai.engines.openai.chat import chat_messages, error_status, sampling_arguments, to_call
 from lmms_eval_mai.engines.openai.options import OpenAIOptions, addresses, proxy_of
 from lmms_eval_mai.engines.thinking import SWITCH, ThinkingSwitch
@@ -125,7 +124,7 @@ class OpenAIEngine(Engine):
             body["logprobs"] = True
         if self._sends_switch or prompt.native:
             body["chat_template_kwargs"] = self._thinking.arguments(prompt)
-        home = zlib.crc32(f"{prompt.key.task} {prompt.key.doc_id}".encode()) % len(endpoints)
+        home = replica_of(prompt.key, len(endpoints))
         reply, total_s = await self._send(endpoints[home:] + endpoints[:home], str(prompt.key), body)
         return to_call(prompt, reply, total_s)
 

@@ -1,12 +1,11 @@
 """One call in the terms of vLLM: its chat, its sampling parameters, its replica, and its result or error."""
 
 import dataclasses
-import hashlib
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from lmms_eval_mai.contract import Call, CallKey, EngineConfig, Image, Message, Prompt, Sampling, TokenLogprobs
+from lmms_eval_mai.contract import Call, EngineConfig, Image, Message, Prompt, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.messages import is_too_long, merge_adjacent_text
 from lmms_eval_mai.engines.thinking import SWITCH, Split
 from lmms_eval_mai.errors import PromptTooLong, SampleError, UnreadableImage
@@ -82,16 +81,6 @@ def _logprobs(logprobs: Any) -> TokenLogprobs | None:
     first = logprobs.start_indices
     texts = tuple(logprobs.decoded_tokens[number] or "" for number in first)
     return TokenLogprobs(texts, tuple(logprobs.logprobs[number] for number in first))
-
-
-def replica_of(key: CallKey, replicas: int) -> int | None:
-    """Return the number of the replica that gets all calls of this call's sample, also when the run is resumed: vLLM
-    balances calls by load, and the later calls of a sample would miss the prefix cache of the first one. Samples are
-    distributed evenly. None: there is one replica."""
-    if replicas <= 1:
-        return None
-    sample = f"{key.task} {key.doc_id} {key.repeat}"
-    return int.from_bytes(hashlib.blake2b(sample.encode(), digest_size=8).digest()) % replicas
 
 
 def sample_error(prompt: Prompt, config: EngineConfig, context: int, error: Exception) -> SampleError:

@@ -16,13 +16,12 @@ from typing import Any
 
 from lmms_eval_mai.contract import SIDES, Call, Engine, EngineConfig, Message, Prompt, Sampling
 from lmms_eval_mai.engines.checkpoints import checkpoint_identity
-from lmms_eval_mai.engines.messages import end_of, space_for_thinking, without_thinking
+from lmms_eval_mai.engines.messages import end_of, replica_of, space_for_thinking, without_thinking
 from lmms_eval_mai.engines.thinking import SWITCH, Split, ThinkingSwitch, template_of, with_thinking, without_budget
 from lmms_eval_mai.engines.vllm.configuration import ANY_CONTEXT, PERFORMANCE_ARGUMENTS, configure, start_errors
 from lmms_eval_mai.engines.vllm.conversion import (
     chat_message,
     parser_of,
-    replica_of,
     sample_error,
     sampling_params,
     to_call,
@@ -164,7 +163,7 @@ class VllmEngine(Engine):
         if self.llm is not None and self.llm.vllm_config.reasoning_config is None:
             sampling = without_budget(sampling)
         parameters = sampling_params(sampling, prompt, self._thinking.has_special_marks)
-        replica = replica_of(prompt.key, self._replicas)
+        replica = replica_of(prompt.key, self._replicas) if self._replicas > 1 else None
         for _ in range(2):
             requested_at, reason = time.perf_counter(), "abort"
             result: Any = None
