@@ -18,9 +18,7 @@ def to_image(pixels: PIL.Image.Image, upright: bool = False) -> Image:
     `upright`: turn it as its EXIF data tell. What a file has beside its pixels is dropped: Pillow keeps the texts of a
     PNG in `info`, where a compressed text of 1 kB may need 1 MiB. The given image is not changed.
     """
-    rgb = to_rgb(pixels)
-    if upright:
-        rgb = PIL.ImageOps.exif_transpose(rgb)
+    rgb = to_rgb(PIL.ImageOps.exif_transpose(pixels) if upright else pixels)
     rgb.info = {}
     digest = hashlib.blake2b(f"{rgb.width}x{rgb.height}".encode(), digest_size=16)
     for top in range(0, rgb.height, STRIP):  # not all bytes at once, which a large image has in memory already
@@ -44,7 +42,6 @@ def to_rgb(pixels: PIL.Image.Image) -> PIL.Image.Image:
     rgba = shown.convert("RGBA")
     on_white = PIL.Image.new("RGB", rgba.size, "white")
     on_white.paste(rgba, mask=rgba)
-    on_white.info = dict(pixels.info)
     return on_white
 
 
@@ -54,5 +51,4 @@ def _with_8_bits(pixels: PIL.Image.Image) -> PIL.Image.Image:
     grey = PIL.Image.fromarray((values >> 8).astype(np.uint8))
     if "transparency" in pixels.info:
         grey.putalpha(PIL.Image.fromarray((values != pixels.info["transparency"]).astype(np.uint8) * 255))
-    grey.info |= pixels.info
     return grey
