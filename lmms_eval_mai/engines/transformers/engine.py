@@ -19,7 +19,7 @@ from lmms_eval_mai.engines.thinking import SWITCH, ThinkingSwitch, template_of, 
 from lmms_eval_mai.engines.transformers.generation import Steps
 from lmms_eval_mai.engines.transformers.model import LoadedModel
 from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
-from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, EngineStartError
+from lmms_eval_mai.errors import EngineNotRunning, EngineStartError
 from lmms_eval_mai.redaction import error_text, redacted
 
 R = TypeVar("R")
@@ -79,11 +79,6 @@ class TransformersEngine(Engine):
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        if sampling.presence_penalty or sampling.frequency_penalty:
-            raise ArgumentError(
-                f"{self.side}_engine=transformers has no presence_penalty and no frequency_penalty. Use "
-                "repetition_penalty, or another engine."
-            )
         model, steps = self._started(), Steps()
         try:
             return await self._in_thread(prompt.key, model.answer, prompt, without_budget(sampling), steps)

@@ -68,6 +68,13 @@ def decoding(sampling: Sampling, max_new_tokens: int, end_tokens: list[int]) -> 
     return config
 
 
+def penalise(sampling: Sampling, prompt_tokens: int, input_ids: Any, scores: Any) -> Any:
+    """Return the logits without the presence and the frequency penalty of each token that the answer has, as in vLLM.
+    With its first two arguments, it is a logits processor of transformers."""
+    counts = torch.bincount(input_ids[0, prompt_tokens:], minlength=scores.shape[-1])
+    return scores - sampling.presence_penalty * (counts > 0) - sampling.frequency_penalty * counts
+
+
 @contextlib.contextmanager
 def assisted_call(target: Any, assistant: Any, images: Mapping[str, Any]) -> Iterator[list[int]]:
     """Show the images to the assistant during the block, which makes one call. Give the block a list, to which each

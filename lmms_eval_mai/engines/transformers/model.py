@@ -1,6 +1,7 @@
 """A loaded model with its processor. All its methods run in one thread, so it answers one call at a time."""
 
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -20,7 +21,13 @@ from lmms_eval_mai.engines.logs import quiet_transformers
 from lmms_eval_mai.engines.messages import end_of, space_for_thinking, without_thinking
 from lmms_eval_mai.engines.thinking import ThinkingSwitch, with_thinking
 from lmms_eval_mai.engines.transformers.attention import ATTENTION_FUNCTION, read_attention
-from lmms_eval_mai.engines.transformers.generation import Steps, assisted_call, decoding, reset_generation_config
+from lmms_eval_mai.engines.transformers.generation import (
+    Steps,
+    assisted_call,
+    decoding,
+    penalise,
+    reset_generation_config,
+)
 from lmms_eval_mai.engines.transformers.inputs import Inputs, build_inputs, images_of, on_device, shown_text
 from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
 from lmms_eval_mai.engines.transformers.token_texts import cut_at_stop, find_in_prompt, texts_of_output
@@ -111,6 +118,8 @@ class LoadedModel:
         processors: list[Any] = [steps.see_logits] if has_logprobs else []
         if sampling.repetition_penalty != 1.0:
             processors.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+        if sampling.presence_penalty or sampling.frequency_penalty:
+            processors.append(functools.partial(penalise, sampling, length))
         # As an argument (`stop_strings`), an assistant would need the tokenizer too.
         stops = [StopStringCriteria(self.tokenizer, list(sampling.stop))] if sampling.stop else []
         with contextlib.ExitStack() as stack:
