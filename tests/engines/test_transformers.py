@@ -8,17 +8,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 import torch
-from support.engines import make_image, prompt, started
+from support.engines import make_image, prompt, question, started
 from support.loop import LoopThread
 
-from lmms_eval_mai.contract import Call, EngineConfig, Image, Prompt, Sampling
+from lmms_eval_mai.contract import Call, EngineConfig, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, EngineStartError
-from lmms_eval_mai.method import prompts
-from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run import presets
 
 pytestmark = pytest.mark.slow
@@ -102,20 +99,10 @@ def test_a_model_that_loads_while_the_engine_is_closed_is_dropped(tmp_path: Path
 
 # --- speculative decoding ---------------------------------------------------------------------------------------
 
-
-@pytest.fixture(scope="module")
-def questions() -> list[Prompt]:
-    """The first documents of shapes, with the Reasoning prompt."""
-    file = str(task_dir() / "shapes" / "test.parquet")
-    documents = datasets.load_dataset("parquet", data_files=file, split="train").select(range(4))
-    instruction = prompts.instruction("R", "word")
-    return [
-        prompt(number, Image(doc["image"].convert("RGB"), str(number)), f"{doc['question']}\n", instruction)
-        for number, doc in enumerate(documents)
-    ]
+QUESTIONS = 4
 
 
-def calls_of(loop: LoopThread, questions: list[Prompt], **arguments: Any) -> tuple[list[Call], list[int]]:
+def calls_of(loop: LoopThread, **arguments: Any) -> tuple[list[Call], list[int]]:
     """Return the large model's calls, and how often each of the vision towers ran."""
     runs: dict[Any, int] = {}
 
@@ -125,21 +112,19 @@ def calls_of(loop: LoopThread, questions: list[Prompt], **arguments: Any) -> tup
 
     hook = torch.nn.modules.module.register_module_forward_hook(count)
     with started(engine_of(PAIR["large"], **arguments), loop) as running:
-        calls = running.generate(*questions, sampling=Sampling(max_tokens=200))
+        calls = running.generate(*map(question, range(QUESTIONS)), sampling=Sampling(max_tokens=60, ignore_eos=True))
     hook.remove()
     assert all(isinstance(call, Call) for call in calls), calls
     return calls, list(runs.values())
 
 
 @pytest.mark.long
-def test_drafts_change_no_token_their_counts_add_up_and_each_vision_tower_runs_once_a_call(
-    loop: LoopThread, questions: list[Prompt]
-) -> None:
-    alone, _ = calls_of(loop, questions)
+def test_drafts_change_no_token_their_counts_add_up_and_each_vision_tower_runs_once_a_call(loop: LoopThread) -> None:
+    alone, _ = calls_of(loop)
     for assistant_images in (True, False):
-        own = {"assistant_model": PAIR["small"], "num_assistant_tokens": 5, "assistant_images": assistant_images}
-        calls, runs = calls_of(loop, questions, **own)
-        assert runs == [len(questions)] * (2 if assistant_images else 1)  # that of the model, and of its assistant
+        own = {"assistant_model": PAIR["large"], "num_assistant_tokens": 5, "assistant_images": assistant_images}
+        calls, runs = calls_of(loop, **own)
+        assert runs == [QUESTIONS] * (2 if assistant_images else 1)  # that of the model, and of its assistant
         for call, wanted in zip(calls, alone, strict=True):
             assert (call.text, call.output_tokens) == (wanted.text, wanted.output_tokens)
             assert call.accepted_tokens + call.target_calls == call.output_tokens
