@@ -25,19 +25,20 @@ def asked(kind: CallPrompt = "native") -> Prompt:
     return Prompt((Message("user", ("What is it?",)),), CallKey("t", 0, 0, "small", kind))
 
 
-SPLITS: dict[str, tuple[str | None, str]] = {
-    "red, so yes</think>\n\n[[Yes]]": ("red, so yes", "[[Yes]]"),
-    "<think>\nred\n</think>[[Yes]]": ("red", "[[Yes]]"),
-    "[[No]]? no</think>[[Yes]]</think>[[No]]": ("[[No]]? no", "[[Yes]]</think>[[No]]"),
-    "</think>\n\n[[Yes]]": ("", "[[Yes]]"),
-    "<think>red and": ("red and", ""),
-    "<|channel>thought\nred\n<channel|>[[Yes]]": ("red", "[[Yes]]"),
-    "<|channel>thought\nred and": ("red and", ""),
-    "<analysis>red</analysis>[[Yes]]": ("red", "[[Yes]]"),
-    "<|channel>thought\na </think> is a mark<channel|>[[Yes]]": ("a </think> is a mark", "[[Yes]]"),
-    "[[Yes]]": (None, "[[Yes]]"),
-}
-"""Output -> its thinking and what follows."""
+SPLITS: list[tuple[str, str, str | None, str]] = [
+    ("red, so yes</think>\n\n[[Yes]]", "stop", "red, so yes", "[[Yes]]"),
+    ("<think>\nred\n</think>[[Yes]]", "stop", "red", "[[Yes]]"),
+    ("[[No]]? no</think>[[Yes]]</think>[[No]]", "stop", "[[No]]? no", "[[Yes]]</think>[[No]]"),
+    ("</think>\n\n[[Yes]]", "stop", "", "[[Yes]]"),
+    ("<think>red and", "stop", "red and", ""),
+    ("<|channel>thought\nred\n<channel|>[[Yes]]", "stop", "red", "[[Yes]]"),
+    ("<|channel>thought\nred and", "stop", "red and", ""),
+    ("<analysis>red</analysis>[[Yes]]", "stop", "red", "[[Yes]]"),
+    ("<|channel>thought\na </think> is a mark<channel|>[[Yes]]", "stop", "a </think> is a mark", "[[Yes]]"),
+    ("[[Yes]]", "stop", None, "[[Yes]]"),
+    ("red and", "length", "red and", ""),
+]
+"""An output, why it ended, its thinking and what follows."""
 
 
 async def said(output: str, kind: CallPrompt = "native", **fields: Any) -> Call:
@@ -47,22 +48,20 @@ async def said(output: str, kind: CallPrompt = "native", **fields: Any) -> Call:
     return await engine.generate(asked(kind), Sampling(8))
 
 
-@pytest.mark.parametrize("output", SPLITS)
-def test_first_end_mark_of_its_family_ends_the_thinking_and_only_the_rest_is_the_text(output: str) -> None:
-    call = asyncio.run(said(output))
-    assert (call.thinking, call.text) == SPLITS[output]
+@pytest.mark.parametrize(("output", "finish_reason", "thinking", "text"), SPLITS)
+def test_first_end_mark_of_its_family_ends_a_native_thinking_and_other_calls_keep_their_output(
+    output: str, finish_reason: str, thinking: str | None, text: str
+) -> None:
+    call = asyncio.run(said(output, finish_reason=finish_reason))
+    assert (call.thinking, call.text) == (thinking, text)
+    for kind in ("simple", "think", "transfer"):
+        call = asyncio.run(said(output, kind, finish_reason=finish_reason))
+        assert (call.thinking, call.text) == (None, output)
+        thought = kind != "think" and thinking is not None and finish_reason == "stop"
+        assert thought_first(kind, call.text, call.thinking) == thought
 
 
-def test_output_without_marks_that_a_limit_ended_is_a_thinking_without_an_answer() -> None:
-    call = asyncio.run(said("red and", finish_reason="length"))
-    assert (call.thinking, call.text) == ("red and", "")
-
-
-def test_other_calls_keep_their_output_and_a_record_may_have_its_thinking_apart() -> None:
-    for output in SPLITS:
-        for kind in ("simple", "think", "transfer"):
-            call = asyncio.run(said(output, kind))  # type: ignore[arg-type]
-            assert (call.thinking, call.text) == (None, output)
+def test_record_may_have_its_thinking_apart() -> None:
     call = asyncio.run(said("a</think>b", thinking="c"))
     assert (call.thinking, call.text) == ("c", "a</think>b")
 
@@ -89,12 +88,6 @@ def test_a_model_whose_template_always_opens_a_thinking_keeps_its_texts_whole_as
     assert (whole.thinking, whole.text) == (None, "<think>\nred, so yes</think>[[Yes]]")
     short = with_thinking(call, asked("simple"), "assistant\n<think>\n")
     assert thought_first("simple", short.text, short.thinking)
-
-
-def test_short_answer_with_a_mark_of_any_family_has_a_thinking() -> None:
-    for output, (thinking, _) in SPLITS.items():
-        call = asyncio.run(said(output, "simple"))
-        assert thought_first("simple", call.text, call.thinking) == (thinking is not None)
 
 
 def switch(template: str | None, native: bool = False, **arguments: Any) -> ThinkingSwitch:
