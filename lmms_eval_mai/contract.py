@@ -239,7 +239,6 @@ class Model(Protocol):
     def count_tokens(self, text: str) -> int | None:
         """Return the number of the model's tokens in a text. None: the engine has no tokenizer, or was never
         started."""
-        return None
 
 
 class Engine(Model, Protocol):
@@ -259,6 +258,8 @@ class Engine(Model, Protocol):
     measures: bool = False
     """Whether the engine measures the memory of a GPU that both models share, so that the other engine may not start at
     the same time. May be set to True before a start."""
+    tokenizer: Any = None
+    """Hugging Face's tokenizer of the model, of the last start. None: the engine has none, or was never started."""
 
     @property
     def is_alive(self) -> bool:
@@ -273,6 +274,9 @@ class Engine(Model, Protocol):
         """Return what can change a probability, besides the checkpoint: the engine, its version, its model runner and
         its precision. Empty: not known. The engine must have started."""
         return ""
+
+    def count_tokens(self, text: str) -> int | None:
+        return None if self.tokenizer is None else len(self.tokenizer.encode(text, add_special_tokens=False))
 
     async def start(self) -> None:
         """Start the engine. Raises `EngineStartError`; the caller must then call `close`."""

@@ -48,28 +48,23 @@ def replica_of(key: CallKey, replicas: int) -> int:
     return int.from_bytes(hashlib.blake2b(sample.encode(), digest_size=8).digest()) % replicas
 
 
-def space_for_thinking(
-    prompt: Prompt, model: str, context: int, other_tokens: int, max_tokens: int, remedy: str
-) -> int:
-    """Return how many tokens of thinking fit this prompt and leave space for an answer.
+def end_of_thinking(
+    prompt: Prompt, thinking: str, tokenizer: Any, context: int, other_tokens: int, max_tokens: int
+) -> tuple[str, int]:
+    """Return the longest final part of a thinking that fits its prompt and leaves space for an answer, and the number
+    of dropped tokens. A character that is cut in two is dropped.
 
-    `other_tokens`: tokens of the prompt without thinking. `max_tokens`: limit of the answer.
-    Raises `PromptTooLong`, with `remedy` as its last sentence, if there is no space.
+    `tokenizer`: of Hugging Face. `context`: of the model, in tokens. `other_tokens`: tokens of the prompt without
+    thinking. `max_tokens`: limit of the answer. Raises `PromptTooLong` if there is no space.
     """
-    reserved = max(MIN_RESERVED_ANSWER_TOKENS, min(max_tokens, RESERVED_ANSWER_TOKENS))
-    space = context - other_tokens - reserved
+    space = context - other_tokens - max(MIN_RESERVED_ANSWER_TOKENS, min(max_tokens, RESERVED_ANSWER_TOKENS))
     if space <= 0:
+        side = prompt.key.side
         raise PromptTooLong(
-            f"{prompt.key}: image and question leave no space for thinking in the context of {model}, "
-            f"{context} tokens. {remedy}",
+            f"{prompt.key}: image and question leave no space for thinking in the context of the {side} model, "
+            f"{context} tokens. Raise {side}_max_model_len.",
             context,
         )
-    return space
-
-
-def end_of(tokenizer: Any, text: str, max_tokens: int) -> tuple[str, int]:
-    """Return the text's last `max_tokens` tokens as text, and the number of dropped tokens. A character that is cut in
-    two is dropped. `tokenizer`: of Hugging Face."""
-    tokens = tokenizer.encode(text, add_special_tokens=False)
-    kept = tokens[-max_tokens:] if max_tokens > 0 else []
+    tokens = tokenizer.encode(thinking, add_special_tokens=False)
+    kept = tokens[-space:]
     return tokenizer.decode(kept).lstrip("\ufffd"), len(tokens) - len(kept)

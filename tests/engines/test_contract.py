@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from PIL import Image as PilImage
-from support.engines import GREEDY, Running, answer, engine_of, make_image, prompt, question, started
+from support.engines import GREEDY, Running, answer, engine_of, make_image, processor_inputs, prompt, question, started
 from support.loop import LoopThread
 from support.servers import Server
 
@@ -160,13 +160,11 @@ def test_prompt_tokens_equal_the_count_of_the_models_own_processor(real: Running
 
     processor = AutoProcessor.from_pretrained(tiny_pair[0])
     image = make_image("orange", (160, 96))
-    texts = ["Is there a dog?\n", "Answer the question."]
-    content = [{"type": "image", "image": image.pixels}, *({"type": "text", "text": text} for text in texts)]
-    chat = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-    (call,) = real.generate(prompt(0, image, *texts))
-    ids = processor(text=[chat], images=[image.pixels])["input_ids"][0]
+    asked = prompt(0, image, "Is there a dog?\n", "Answer the question.")
+    (call,) = real.generate(asked)
+    ids = processor_inputs(processor, asked)["input_ids"][0].tolist()
     assert call.prompt_tokens == len(ids)
-    image_tokens = list(ids).count(processor.image_token_id)
+    image_tokens = ids.count(processor.image_token_id)
     assert image_tokens == 40 and call.image_tokens == (None if isinstance(real.engine, OpenAIEngine) else image_tokens)
     assert call.output_tokens == GREEDY.max_tokens
 

@@ -42,8 +42,6 @@ class TransformersEngine(Engine):
         self._thread: ThreadPoolExecutor | None = None
         self._closed: asyncio.Future[None] | None = None
         """Done when the engine is closed. Everything that waits for the thread waits for this too."""
-        self._tokenizer: Any = None
-        """A copy for the event loop: a tokenizer must not be used by two threads at once."""
 
     def identity(self) -> str:
         checkpoint = checkpoint_identity(self._config.model, self._options.revision)
@@ -66,7 +64,7 @@ class TransformersEngine(Engine):
                 f"engine's arguments: {redacted(self._config.arguments) or 'none'}. Check the name or path, and the "
                 f"`{self.side}_<argument>` values."
             ) from error
-        self._tokenizer = copy.deepcopy(model.tokenizer)
+        self.tokenizer = copy.deepcopy(model.tokenizer)  # not used by two threads at once
         self._model = model
 
     async def close(self) -> None:
@@ -87,9 +85,6 @@ class TransformersEngine(Engine):
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         return await self._in_thread(prompt.key, self._started().truncate_thinking, prompt, thinking, sampling)
-
-    def count_tokens(self, text: str) -> int | None:
-        return None if self._tokenizer is None else len(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _started(self) -> LoadedModel:
         if self._model is None:

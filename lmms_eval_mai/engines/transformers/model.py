@@ -18,7 +18,7 @@ from transformers import (
 
 from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, TokenLogprobs, TokenWeights
 from lmms_eval_mai.engines.logs import quiet_transformers
-from lmms_eval_mai.engines.messages import end_of, space_for_thinking, without_thinking
+from lmms_eval_mai.engines.messages import end_of_thinking, without_thinking
 from lmms_eval_mai.engines.thinking import ThinkingSwitch, with_thinking
 from lmms_eval_mai.engines.transformers.attention import ATTENTION_FUNCTION, read_attention
 from lmms_eval_mai.engines.transformers.generation import (
@@ -85,9 +85,7 @@ class LoadedModel:
         """Return the last part of the thinking that fits the context, and the number of dropped tokens. Raises
         `PromptTooLong`."""
         rest = self._inputs(replace(prompt, messages=without_thinking(prompt, thinking)))["input_ids"].shape[1]
-        remedy = f"Raise {self._config.side}_max_model_len."
-        space = space_for_thinking(prompt, self._config.model, self._context, rest, sampling.max_tokens, remedy)
-        return end_of(self.tokenizer, thinking, space)
+        return end_of_thinking(prompt, thinking, self.tokenizer, self._context, rest, sampling.max_tokens)
 
     def _inputs(self, prompt: Prompt, **more: Any) -> Inputs:
         try:

@@ -16,7 +16,7 @@ from typing import Any
 
 from lmms_eval_mai.contract import SIDES, Call, Engine, EngineConfig, Message, Prompt, Sampling
 from lmms_eval_mai.engines.checkpoints import checkpoint_identity
-from lmms_eval_mai.engines.messages import end_of, replica_of, space_for_thinking, without_thinking
+from lmms_eval_mai.engines.messages import end_of_thinking, replica_of, without_thinking
 from lmms_eval_mai.engines.thinking import SWITCH, Split, ThinkingSwitch, template_of, with_thinking, without_budget
 from lmms_eval_mai.engines.vllm.configuration import ANY_CONTEXT, PERFORMANCE_ARGUMENTS, configure, start_errors
 from lmms_eval_mai.engines.vllm.conversion import (
@@ -62,8 +62,6 @@ class VllmEngine(Engine):
         """The start that has begun and not ended."""
         self._processes: Processes | None = None
         """Of the start that has begun, or of the running engine."""
-        self._tokenizer: Any = None
-        """Of the last start. It also counts tokens while the engine restarts."""
         self._context = 0
         self._replicas = 1
         self._request_numbers = itertools.count()
@@ -101,7 +99,7 @@ class VllmEngine(Engine):
         llm, tokenizer = await asyncio.shield(building)  # if the caller is cancelled, `close` ends the start
         if self._building is not building:
             raise EngineStartError(f"{self._name} was closed during its start.")
-        self._building, self.llm, self._tokenizer = None, llm, tokenizer
+        self._building, self.llm, self.tokenizer = None, llm, tokenizer
         self._context = llm.vllm_config.model_config.max_model_len
         self.description = self.description.replace(ANY_CONTEXT, f"context {self._context} tokens")
         parallel = llm.vllm_config.parallel_config
@@ -181,7 +179,7 @@ class VllmEngine(Engine):
         if reason not in USABLE_FINISH_REASONS:
             raise SampleError(f"{prompt.key}: vLLM ended the request without an answer ({reason}). See its log above.")
         call = to_call(prompt, engine_input, result, requested_at)
-        return with_thinking(call, prompt, self._tokenizer.decode(result.prompt_token_ids[-8:]), self._parser)
+        return with_thinking(call, prompt, self.tokenizer.decode(result.prompt_token_ids[-8:]), self._parser)
 
     async def _render(self, prompt: Prompt, messages: tuple[Message, ...]) -> Any:
         """Return the engine's input. Raises a `SampleError` if the prompt does not fit or an image cannot be
@@ -214,9 +212,6 @@ class VllmEngine(Engine):
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         engine_input = await self._render(prompt, without_thinking(prompt, thinking))
-        remedy, other_tokens = f"Raise {self.side}_max_model_len.", len(engine_input["prompt_token_ids"])
-        space = space_for_thinking(prompt, self._config.model, self._context, other_tokens, sampling.max_tokens, remedy)
-        return await asyncio.to_thread(end_of, self._tokenizer, thinking, space)  # a long text would hold up all calls
-
-    def count_tokens(self, text: str) -> int | None:
-        return None if self._tokenizer is None else len(self._tokenizer.encode(text, add_special_tokens=False))
+        tokens = self._context, len(engine_input["prompt_token_ids"]), sampling.max_tokens
+        # In a thread, because a long text would hold up all calls.
+        return await asyncio.to_thread(end_of_thinking, prompt, thinking, self.tokenizer, *tokens)
