@@ -29,7 +29,7 @@ def test_vllm_switches_the_thinking_on_in_native_calls_only_and_ends_it_at_its_b
     with started(engine, loop) as running:
         for kind in get_args(CallPrompt):
             rendered = loop.run(engine._render(asked(kind), asked(kind).messages))
-            shown = engine._tokenizer.decode(rendered["prompt_token_ids"][-16:])
+            shown = engine.tokenizer.decode(rendered["prompt_token_ids"][-16:])
             assert shown.endswith(ON if kind == "native" else OFF), kind
         sampling = Sampling(40, ignore_eos=True)
         (cut,) = running.generate(asked("native"), sampling=sampling)
@@ -55,15 +55,11 @@ def test_transformers_switches_the_thinking_on_in_native_calls_only(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])
-def test_model_without_the_switch_is_refused_before_it_starts(engine: str, tiny_pair: tuple[Path, Path]) -> None:
+def test_model_without_the_switch_is_refused_before_it_starts_and_the_identity_of_one_with_it_tells_that_it_is_used(
+    engine: str, tiny_pair: tuple[Path, Path], tiny_hybrid: tuple[Path, Path]
+) -> None:
     for given in ({"think": "native"}, {"chat_template_kwargs": '{"enable_thinking": true}'}):
         with pytest.raises(ArgumentError, match="think=native"):
             engine_of(small=str(tiny_pair[0]), engine=engine, **given)
-    plain = engine_of(small=str(tiny_pair[0]), engine=engine)
-    assert "thinking" not in plain.identity()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["vllm", "transformers"])
-def test_identity_of_a_model_with_the_switch_tells_that_it_is_used(engine: str, tiny_hybrid: tuple[Path, Path]) -> None:
-    assert "enable_thinking" in engine_of(small=str(tiny_hybrid[0]), engine=engine).identity()
+    plain, hybrid = (engine_of(small=str(pair[0]), engine=engine).identity() for pair in (tiny_pair, tiny_hybrid))
+    assert "thinking" not in plain and "enable_thinking" in hybrid
