@@ -60,14 +60,14 @@ def method_table(runs: Runs) -> Iterator[Table]:
         Column("wall s", "number", 3, partial(cost, "wall_s")),
     ]
     note = (
-        "Brackets: 95% intervals. Wall seconds: all documents at a time; compare them on one machine only. Runs that "
-        "share calls have none. Own thinking, and MAI with other checks, are not in the paper."
+        "Brackets: 95% intervals. Compare seconds on one machine only; runs that share calls have none. Own thinking "
+        "and MAI with other checks are not in the paper."
     )
     if any("mmmu" in run.benchmark for run in every):
         note += " On MMMU, lmms-eval's scorer guesses an option in place of an answer that it cannot read."
     return table(
         "methods",
-        "Methods: score, output tokens of each model, exits in percent of the documents, seconds per document",
+        "Methods: score in %, output tokens, exits in %, seconds per document",
         columns,
         every,
         [note],
