@@ -290,5 +290,6 @@ class Engine(Model, Protocol):
         return
 
     def last_error(self) -> str:
-        """Return a sentence about the error that ended a process of the engine. Empty: no process of its own."""
+        """Return a sentence about the error that ended a process of the engine, or about where to look. Empty: the
+        engine has no process of its own."""
         return ""

@@ -51,10 +51,10 @@ for name in "${@:-lowest newest v030 v031 v032}"; do
         venv=$folder/$name py=$folder/$name/bin/python log=$folder/$name.log
         mkdir -p "$folder" && : > "$log"
         if [ "$name" = lowest ]; then
-            echo "| lowest | the oldest of pyproject.toml, without vLLM | $(try without_vllm lowest-direct) | | | | |"
+            echo "| lowest | the oldest of pyproject.toml, without vLLM | fast tests, transformers: $(try without_vllm lowest-direct) | | | | |"
             continue
         elif [ "$name" = newest ]; then
-            echo "| newest | the newest of pyproject.toml, without vLLM | $(try without_vllm highest) | | | | |"
+            echo "| newest | the newest of pyproject.toml, without vLLM | fast tests, transformers: $(try without_vllm highest) | | | | |"
             continue
         fi
         read -r vllm transformers lmms <<< "${RELEASES[$name]}"

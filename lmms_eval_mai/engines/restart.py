@@ -54,7 +54,7 @@ class RestartedEngine:
         """Why the engine does not run, and is not started again. Every call raises it."""
 
     async def start(self) -> None:
-        """Start the engine. Raises `EngineStartError`."""
+        """Start the engine. Raises `EngineStartError`; the caller must then call `close`."""
         await self.engine.start()
         self._end, self._restart, self._left, self._causes = None, None, self._restarts, 0
 

@@ -111,7 +111,7 @@ class Setup:
 
     def full_rt(self) -> "Setup":
         """Return Full RT of the same pair with the same thinking, which has one stage (Table 8)."""
-        return replace(self.with_method(FULL_RT), two_stage=False)
+        return replace(self.with_method(FULL_RT), small=self.small, two_stage=False)
 
     def with_method(self, method: Method, threshold: float | None = None) -> "Setup":
         """Return the setup of another method with the same models and options. `threshold`: that of its stops."""

@@ -147,8 +147,9 @@ class Store:
         """Wait until everything is on the disk, and close the files. A store without a line is removed."""
         if self._file < 0:
             return
-        self._writer.submit(self._write_lines)  # lines whose `_append` was cancelled
         self._writer.shutdown()
+        with contextlib.suppress(StoreError):
+            self._write_lines()  # lines whose `_append` was cancelled
         self._error = StoreError(f"The call store {self.path} is closed.")
         if not self._end:
             self.path.unlink(missing_ok=True)
@@ -223,7 +224,7 @@ class Store:
         return line
 
     def _write_lines(self) -> None:
-        """Write all lines that are ready now. They share one fsync, and their other calls of this method find none."""
+        """Write all waiting lines with one fsync. If another call has written the line of this one, do nothing."""
         # A failed write may have left half a line, which the next one would continue.
         if self._error is None and (count := len(self._unwritten)):
             try:

@@ -19,8 +19,8 @@ from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, METHODS, OWN_THINKING
 from lmms_eval_mai.method.thresholds import NEVER
 from lmms_eval_mai.reports.build import read
-from lmms_eval_mai.reports.calibrate import accepts, place_of
-from lmms_eval_mai.reports.losses import BASELINES, THRESHOLDS, Promise
+from lmms_eval_mai.reports.calibrate import Choice, accepts, place_of
+from lmms_eval_mai.reports.losses import BASELINES, THRESHOLDS, Promise, losses_of_runs
 from lmms_eval_mai.reports.replay import replay
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import parse
@@ -392,3 +392,17 @@ def test_a_method_answers_with_its_baseline_where_no_answer_is_sure(
     assert set(decided.exit) == {method.exits[-1]}
     tokens = decided.small_tokens + decided.large_tokens
     assert list(tokens) == [104] * 3 if baseline == "large-r" else [109] * 3
+
+
+def test_an_unreadable_answer_of_the_baseline_is_the_same_as_itself_and_as_no_other_answer(
+    tmp_path: Path, task_manager: Any
+) -> None:
+    made = World("shapes", [replace(RIGHT, transferred="", probability=p) for p in (0.9, 0.1)])
+    runs = read([write(made, tmp_path, "mai full_rt large_r")])
+    promise = Promise(MAI_CONFIDENCE_DIRECT, 0.01, 0.95, BASELINES["full-rt"], loss="answers")
+    (losses,) = losses_of_runs(runs, promise)
+    assert losses.values[0].tolist() == [0, 0] and losses.values[THRESHOLDS.index(0.5)].tolist() == [1, 0]
+    assert losses.distance is None  # scores do not count
+    band = Choice(losses, THRESHOLDS.index(0.5))  # of so few documents, it has all shares
+    assert (band.exits.low, band.exits.high) == (0, 100)
+    assert (band.tokens.low, band.tokens.high) == pytest.approx((4, 109))  # only the short answer, and all calls

@@ -121,6 +121,7 @@ def test_other_steps_with_the_name_of_a_method_are_not_that_method(tmp_path: Pat
 def test_full_rt_of_a_cascade_has_its_models_and_thinking_and_no_options_of_agreement() -> None:
     cascade = Setup(MAI, LARGE, SMALL, "E", True, ("anls_threshold=0.5", "temperature=0.7", "transfer_answer=cut"))
     assert cascade.full_rt() == Setup(FULL_RT, LARGE, SMALL, "E", False, ("temperature=0.7", "transfer_answer=cut"))
+    assert Setup(OWN_THINKING, LARGE).full_rt().small == ""  # no pair of a model with itself
 
 
 def test_checkpoints_of_the_demo_pair_have_the_same_name_on_every_machine(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ import dataclasses
 import fcntl
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -152,6 +154,16 @@ async def write_slowly(
     with pytest.raises(StoreError):
         await store.add(prompt(), SAMPLING, call())
     return outcomes
+
+
+def test_a_store_may_be_closed_when_the_process_ends(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, atexit; from pathlib import Path; from lmms_eval_mai.run.store import Store\n"
+        f"store = Store(Path({str(tmp_path / 'x')!r})); atexit.register(store.close)\n"
+        "asyncio.run(store.add_sample(('pope_s', 0, 0)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.stderr == "" and (tmp_path / "x-0of1.jsonl").read_text().count("\n") == 1
 
 
 @pytest.mark.parametrize("cancelled", [(0, 1), (1, 2)])

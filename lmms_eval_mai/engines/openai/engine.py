@@ -219,7 +219,7 @@ class OpenAIEngine(Engine):
             )
         if is_too_long(text):
             return PromptTooLong(f"{problem} Serve a longer context, or make its server shrink images.", self._context)
-        if "chat_template_kwargs" in text:
+        if "chat_template_kwargs" in text and self._sends_switch:
             problem += (
                 " If it does not know chat_template_kwargs, it cannot switch a model's thinking: leave think=native "
                 f"and {self.side}_chat_template_kwargs out, or serve the model with vLLM or SGLang."

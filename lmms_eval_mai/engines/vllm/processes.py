@@ -106,7 +106,9 @@ class Processes:
                 self.llm.result().shutdown(timeout=STOP_LIMIT_S)
         finally:
             for core in self._cores():
-                core.wait(END_LIMIT_S)
+                if core.wait(END_LIMIT_S) is None:  # vLLM's `shutdown` failed
+                    core.kill()
+                    core.wait(END_LIMIT_S)
 
 
 def _build(vllm_config: Any) -> Any:
