@@ -58,18 +58,18 @@ def terminal(report: Report) -> str:
 def _parts(table: Table, names: Mapping[str, str]) -> list[str]:
     """Return the lines of a table. If it is too wide, its brief columns, such as the exits, stand below the others, or
     else its last columns."""
-    lines, own, end = _lines(table, names), range(table.names, len(table.columns)), len(table.columns) - 1
+    lines, every = _lines(table, names), range(len(table.columns))
+    own = every[table.names :]
     if max(map(len, lines)) <= WIDEST or len(own) < 2:
         return lines
     below = [number for number in own if table.columns[number].kind == "brief"]
     if not below or len(own) - len(below) < 2:
+        end = len(every) - 1
         while end > table.names + 1 and max(map(len, _lines(table.at(range(end)), names))) > WIDEST:
             end -= 1
-        below = [*range(end, len(table.columns))]
-    main, rest = (
-        table.at([n for n in (*range(table.names), *own) if n not in below]),
-        table.at([*range(table.names), *below]),
-    )
+        below = [*every[end:]]
+    main = table.at([number for number in every if number not in below])
+    rest = table.at([*every[: table.names], *below])
     return [*_parts(main, names), "", *_parts(rest, names)]
 
 

@@ -178,6 +178,7 @@ def _losses(runs: Runs, run: Run, promise: Promise, labels: Labels | None) -> Lo
     before = method.steps[: method.steps.index(promise.stop)]
     asked = [name for step in before for ask in asks_of(step) for name in calls[ask.name].needed]
     short: pd.Series = sum(frames[name].output_tokens.fillna(0) for name in asked)
+    all_tokens = tokens(never)
     # A few labelled scores of ANLS may be 0 or 1.
     is_anls = run.benchmark == "infovqa_val" and promise.loss == "score"
     scores = np.concatenate([baseline.score, cheapest.score, never.score])
@@ -187,8 +188,8 @@ def _losses(runs: Runs, run: Run, promise: Promise, labels: Labels | None) -> Lo
         values=np.array([np.bincount(images, column) for _, column in lost.items()]) / np.bincount(images),
         is_exact=places is None and not is_anls and statistics.is_right_or_wrong(scores),
         first_check=passed.mean(axis=0),
-        tokens=at_each(tokens(cheapest), tokens(never)).mean().to_numpy(),
-        later_tokens=float((tokens(never) - short).mean()),
+        tokens=at_each(tokens(cheapest), all_tokens).mean().to_numpy(),
+        later_tokens=float((all_tokens - short).mean()),
         unlabelled=differing[is_unlabelled],
         distance=_distance(runs, run) if promise.loss == "score" and labels is None else None,
     )
