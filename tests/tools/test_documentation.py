@@ -1,11 +1,9 @@
-"""The pages of the documentation: their links, their width, their commands, and the files, tests, fields and messages
-that they name. `make lint` checks the generated parts."""
+"""The pages of the documentation: their links, their commands, and the files and fields that they name. `make lint`
+checks the generated parts."""
 
 import argparse
-import ast
 import dataclasses
 import importlib
-import itertools
 import re
 import shlex
 import subprocess
@@ -51,18 +49,6 @@ def test_every_link_to_a_file_and_to_a_heading_leads_somewhere(page: Path) -> No
         assert not anchor or anchor in anchors(target), f"{page.name} links to {link}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_lines_have_at_most_120_characters_unless_they_are_a_table_row_or_one_test_name(page: Path) -> None:
-    for line in prose(page):
-        assert len(line) <= 120 or line.startswith("|") or re.fullmatch(r" *\* `tests/\S+`", line), line
-
-
-def test_every_page_is_in_the_index() -> None:
-    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    pages = {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"}
-    assert [page for page in sorted(pages) if f"]({page})" not in index] == []
-
-
 def test_pages_that_the_code_names_exist() -> None:
     folders = ("lmms_eval_mai", "tests", "tools", "benchmarks", "experiments")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
@@ -71,26 +57,12 @@ def test_pages_that_the_code_names_exist() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_tables_have_as_many_headings_as_columns(page: Path) -> None:
-    lines = page.read_text(encoding="utf-8").splitlines()
-    tables = [pair for pair in itertools.pairwise(lines) if re.fullmatch(r" *[|][-:| ]+[|]", pair[1])]
-    assert all(len(re.findall(r"(?<!\\)[|]", heading)) == marks.count("|") for heading, marks in tables), page
-
-
-def test_pages_are_short() -> None:
-    lines = {page: len(page.read_text(encoding="utf-8").splitlines()) for page in PAGES}
-    assert lines[ROOT / "README.md"] <= 130 and lines[ROOT / "CHANGELOG.md"] <= 80
-    pages = [page for page in PAGES if page.parent.name == "docs"]
-    assert len(pages) <= 16 and sum(lines[page] for page in pages) <= 1500
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_of_the_project_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     named = re.findall(
         r"\b((?:lmms_eval_mai|tests|tools|benchmarks|experiments|task_configs|docs)/[\w./-]+\.(?:py|md|json))", text
     )
-    in_package = re.findall(r"(?<![\w/])((?:cli|harness|run|method|reports|engines)/[\w./-]+\.py)", text)
+    in_package = re.findall(r"(?<![\w/])((?:cli|harness|run|method|analysis|engines|serve)/[\w./-]+\.py)", text)
     found = [ROOT / name for name in named] + [ROOT / "lmms_eval_mai" / name for name in in_package]
     assert [path for path in found if "NAME" not in str(path) and not path.is_file()] == []
 
@@ -117,28 +89,6 @@ def test_methods_in_the_pages_can_be_read_and_are_those_of_the_examples(tmp_path
         assert load(file).name == file.stem
     (tmp_path / "large_first.yaml").write_text(own, encoding="utf-8")
     assert load(tmp_path / "large_first.yaml") == load(ROOT / "examples" / "large_first.yaml")
-
-
-def test_tests_named_in_the_reliability_page_exist() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "reliability.md").read_text())
-    assert len(named) > 25
-    for file, name in named:
-        assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
-
-
-def test_messages_in_the_reliability_page_exist_in_the_code() -> None:
-    texts: list[str] = []
-    for path in (ROOT / "lmms_eval_mai").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.JoinedStr):
-                texts.append("".join(str(part.value) for part in node.values if isinstance(part, ast.Constant)))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                texts.append(node.value)
-    quoted = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "reliability.md").read_text("utf-8"), re.MULTILINE)
-    assert len(quoted) > 5
-    code = "\0".join(dict.fromkeys(texts))
-    for message in quoted:
-        assert re.search(r"[^\0]*".join(map(re.escape, message.split("..."))), code), message
 
 
 def commands(page: Path) -> Iterator[list[str]]:
