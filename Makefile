@@ -8,7 +8,7 @@
 .PHONY: env lint docs check test test-long demo demo-full clean
 WORK := .checkpoints
 PY := .venv/bin/python
-SCRIPT := lmms_eval_mai/reports/page.js
+SCRIPT := lmms_eval_mai/analysis/tables/page.js
 PYTEST := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 COG := .venv/bin/cog -P -U -I tools/docs
 GENERATED := README.md $(wildcard docs/*.md)

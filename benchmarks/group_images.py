@@ -26,7 +26,7 @@ import pandas as pd
 from common import print_json, print_table
 from datasets import Dataset, Image, disable_progress_bars
 
-from lmms_eval_mai.reports import read
+from lmms_eval_mai.analysis import read
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests")]

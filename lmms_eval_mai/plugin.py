@@ -22,6 +22,8 @@ from typing import Any
 MODEL_ID = "mai_cascade"
 CLASS_PATH = "lmms_eval_mai.harness.model.MaiCascade"
 TASKS_MODULE = "lmms_eval.tasks"
+RESULTS = "_results.json"
+"""How the names of lmms-eval's results files end."""
 
 
 def task_dir() -> Path:

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple, get_args
 
+from lmms_eval_mai.analysis import paper_numbers
 from lmms_eval_mai.contract import CallPrompt, Side
 from lmms_eval_mai.method import files
 from lmms_eval_mai.method.methods import THINKING, VARIANT_OF, Method, Stop, asks_of, prompt_of
 from lmms_eval_mai.method.prompts import Variant
-from lmms_eval_mai.reports import paper_numbers
 
 BENCHMARKS = ("pope", "mmbench_en_dev", "mmmu_val", "chartqa", "infovqa_val", "realworldqa")
 ROWS = ("large:R", "large:S", "full_rt", "mai", "mai_confidence", "own_thinking", "own_thinking:E")

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from lmms_eval_mai import parse
-from lmms_eval_mai.reports import read
+from lmms_eval_mai.analysis import read
 
 TRANSFORMERS = "method=large,engine=transformers"
 

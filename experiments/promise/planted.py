@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from lmms_eval_mai.analysis.calibrate.choice import accepts, place_of
+from lmms_eval_mai.analysis.calibrate.losses import BASELINES, THRESHOLDS, Promise
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE_DIRECT
-from lmms_eval_mai.reports.calibrate import accepts, place_of
-from lmms_eval_mai.reports.losses import BASELINES, THRESHOLDS, Promise
 
 Array = npt.NDArray[np.float64]
 IMAGES = 20_000

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from lmms_eval_mai.analysis.calibrate.choice import place_of
+from lmms_eval_mai.analysis.calibrate.losses import BASELINES, THRESHOLDS, Losses, Promise, losses_of_runs
+from lmms_eval_mai.analysis.tables import build
 from lmms_eval_mai.method.methods import METHODS
-from lmms_eval_mai.reports import build
-from lmms_eval_mai.reports.calibrate import place_of
-from lmms_eval_mai.reports.losses import BASELINES, THRESHOLDS, Losses, Promise, losses_of_runs
 
 BASELINE = {"mai_confidence": "full-rt", "mai_confidence_direct": "full-rt", "own_thinking": "large-r"}
 """Name of a method -> its baseline."""

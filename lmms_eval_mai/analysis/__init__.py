@@ -1,29 +1,12 @@
-"""Reports: from finished runs to two frames of samples and calls, and to tables.
+"""Looks at finished runs: from lmms-eval's output folders to two frames of samples and calls, to tables, a page and a
+threshold. The runner never imports this package; of the commands, only `report`, `calibrate` and `reproduce` do.
 
-`read(folders)` reads lmms-eval's output folders, and returns all samples and all calls as two pandas frames. It is
-public (docs/reports.md). `build.report(folders)` returns a `Report`: tables and gaps as plain data. `formats.py` writes
-it for the terminal, as Markdown, CSV, LaTeX or JSON.
+`read(folders)` returns all samples and all calls as two pandas frames. It is public (docs/reports.md).
 
-    folders.py         output folders -> runs, each with a table of its samples and a table of its calls
-    rows.py            one line of a samples file
-    setups.py          how a run answers: method, models, prompt and options, from its first trace
-    metrics.py         scores, differences and costs with their intervals
-    replay.py          what a method would have done with the calls of finished runs
-    runs.py            the runs by benchmark and setup, and what two runs have in common
-    summary.py         the four tables of every report
-    rules.py           other methods, thresholds and rules of agreement
-    paper_tables.py    Tables 5 to 8, 10, 11 and 13 to 15
-    seconds.py         the time of calls one after another (Eq. 27)
-    paper_numbers.py   the paper's numbers (`paper_numbers.csv`, `paper_numbers.yaml`)
-    losses.py          what a method loses against a baseline at each threshold
-    calibrate.py       the choice of the threshold
-    labels.py          gold answers of the documents that need one to choose it
-    traces.py          answers of a server, without a task of lmms-eval
-    report.py          `Report`, `Table`, `Estimate`
-    page.py            the same as an HTML page, with score over tokens and all samples (`page.html.jinja`, `page.js`)
-
-A table is a list of columns, each with its heading, its kind, its digits, and the function that gives a cell from a
-row. To add a table, write a function that gets the `Runs` and yields tables, and list it in `build.py`.
+`runs/` reads the folders: the runs by benchmark and setup, their scores, and what another method would have done with
+their calls. `tables/` has the tables of a report, and writes them as text or as an HTML page. `calibrate/` chooses a
+threshold. `reproduce/` makes the runs that the paper's tables need. `report.py` defines `Table` and its columns:
+to add a table, write a function that gets the `Runs` and yields tables, and list it in `tables/build.py`.
 """
 
 from pathlib import Path
@@ -34,8 +17,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from lmms_eval_mai.frames import Frames
-    from lmms_eval_mai.reports.folders import Run
+    from lmms_eval_mai.analysis.frames import Frames
+    from lmms_eval_mai.analysis.runs.folders import Run
 
 __all__ = ["read"]
 
@@ -52,8 +35,8 @@ def read(folders: "Sequence[Path | str]") -> "Frames":
     """
     import pandas as pd  # takes a second
 
-    from lmms_eval_mai.frames import Frames
-    from lmms_eval_mai.reports import build
+    from lmms_eval_mai.analysis.frames import Frames
+    from lmms_eval_mai.analysis.tables import build
 
     runs = build.read([Path(folder) for folder in folders])
     every = [*(run for run in runs.runs.values() if not run.derived), *runs.unused]

@@ -15,9 +15,9 @@ from lmms_eval_mai.cli.terminal import tell
 from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from lmms_eval_mai.reports.calibrate import Choice
-    from lmms_eval_mai.reports.losses import Promise
-    from lmms_eval_mai.reports.runs import Runs
+    from lmms_eval_mai.analysis.calibrate.choice import Choice
+    from lmms_eval_mai.analysis.calibrate.losses import Promise
+    from lmms_eval_mai.analysis.runs.runs import Runs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,33 +49,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(given: argparse.Namespace) -> int:
     """Print the thresholds and write the file. Returns 1 if no threshold keeps the promise. Raises a `MaiError`."""
-    from lmms_eval_mai.reports import build, calibrate, labels, losses
-    from lmms_eval_mai.reports.formats import markdown
-    from lmms_eval_mai.reports.report import Report
+    from lmms_eval_mai.analysis.calibrate import labels, losses
+    from lmms_eval_mai.analysis.calibrate.choice import choice_table, choose, promised, refusal, to_label
+    from lmms_eval_mai.analysis.report import Report
+    from lmms_eval_mai.analysis.tables import build
+    from lmms_eval_mai.analysis.tables.formats import markdown
 
     promise = _promise(given)
     runs = build.read(given.folders)
     for gap in runs.gaps:
         tell(gap)
     golds = labels.read(given.labels or ()) if given.labels or given.to_label else None
-    choices = [calibrate.choose(one, promise) for one in losses.losses_of_runs(runs, promise, golds)]
+    choices = [choose(one, promise) for one in losses.losses_of_runs(runs, promise, golds)]
     if given.to_label is not None:
-        listed = [(choice.losses.run, calibrate.to_label(choice, promise)) for choice in choices]
+        listed = [(choice.losses.run, to_label(choice, promise)) for choice in choices]
         number = labels.write(given.to_label, listed)
         print(f"Wrote {given.to_label}: {number:,} documents need a gold answer.")
         return 0
-    print(markdown(Report(tuple(calibrate.choice_table(choices, promise)))))
+    print(markdown(Report(tuple(choice_table(choices, promise)))))
     for choice in choices:
         if choice.losses.run.is_part:
             tell(f"{choice.benchmark}: --limit or --offset chose the documents. Kinds that are not here may lose more.")
-        if refused := calibrate.refusal(choice, promise):
+        if refused := refusal(choice, promise):
             tell(refused)
         elif choice.may_go_on:
             tell(f"{choice.benchmark}: more gold answers may lower the threshold. --to_label lists the next documents.")
     chosen = [choice for choice in choices if choice.threshold is not None]
     if not chosen:
         return 1
-    sentence = calibrate.promised(promise, chosen)
+    sentence = promised(promise, chosen)
     _write(given.output, promise, choices, runs, sentence)
     print(f"{sentence}\n\nWrote {given.output}. Paste:\n\n  method={given.method},min_confidence={given.output}")
     for choice in chosen:
@@ -85,8 +87,8 @@ def main(given: argparse.Namespace) -> int:
 
 def _promise(given: argparse.Namespace) -> "Promise":
     """Return the promise that the options ask for. Raises `ArgumentError`."""
+    from lmms_eval_mai.analysis.calibrate.losses import BASELINES, Promise
     from lmms_eval_mai.method import files
-    from lmms_eval_mai.reports.losses import BASELINES, Promise
 
     if not 0 < given.max_loss < 100:
         raise ArgumentError(f"--max_loss {given.max_loss:g} is invalid: expected points above 0 and below 100.")

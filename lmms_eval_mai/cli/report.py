@@ -13,18 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lmms_eval_mai.analysis.paper_numbers import benchmark_name
+from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.runs import Runs
+from lmms_eval_mai.analysis.tables import build, page, rules, seconds
+from lmms_eval_mai.analysis.tables.formats import FORMATS
+from lmms_eval_mai.analysis.tables.page import Images
 from lmms_eval_mai.cli.terminal import log_warnings_only, names_of, tell
 from lmms_eval_mai.engines.images import to_rgb
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method import files
 from lmms_eval_mai.method.thresholds import DEFAULT
 from lmms_eval_mai.redaction import error_text
-from lmms_eval_mai.reports import build, page, rules, seconds
-from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.formats import FORMATS
-from lmms_eval_mai.reports.page import Images
-from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.runs import Runs
 
 SIDE = 384
 """Length of the longer side of an image in the page, in pixels."""

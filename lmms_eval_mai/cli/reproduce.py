@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from lmms_eval_mai.analysis import paper_numbers
+from lmms_eval_mai.analysis.reproduce.methods import DEFAULT, PAPERS, TABLES
 from lmms_eval_mai.cli.terminal import log_to_terminal, names_of, values_of
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.reports import paper_numbers
-from lmms_eval_mai.reproduce.methods import DEFAULT, PAPERS, TABLES
 
 SET_HERE = {
     "method": "the runs have all methods, and --methods adds yours",
@@ -42,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(given: argparse.Namespace) -> None:
     """Make the runs, and print the tables. Raises a `MaiError`."""
+    from lmms_eval_mai.analysis.reproduce import plan, tasks
+    from lmms_eval_mai.analysis.reproduce.folder import OutputFolder
     from lmms_eval_mai.method import files
-    from lmms_eval_mai.reproduce import plan, tasks
-    from lmms_eval_mai.reproduce.folder import OutputFolder
     from lmms_eval_mai.run.config import refuse_lmms_evals_own
 
     log_to_terminal()
@@ -67,7 +67,7 @@ def main(given: argparse.Namespace) -> None:
         print(f"# {len(runs)} runs")
         return
 
-    from lmms_eval_mai.reproduce.run_all import run_all
+    from lmms_eval_mai.analysis.reproduce.run_all import run_all
 
     tasks.hide_progress_bars()  # this imports lmms-eval, which takes seconds and removes all logs
     log_to_terminal()
@@ -81,9 +81,9 @@ def main(given: argparse.Namespace) -> None:
 
 def _report(folder: Path) -> None:
     """Print the scores and the exits of each method, and write all tables and the page into the folder."""
+    from lmms_eval_mai.analysis.tables import build, page
+    from lmms_eval_mai.analysis.tables.formats import markdown, terminal
     from lmms_eval_mai.cli.report import load_images
-    from lmms_eval_mai.reports import build, page
-    from lmms_eval_mai.reports.formats import markdown, terminal
 
     runs = build.read([folder])
     report = build.of_runs(runs)

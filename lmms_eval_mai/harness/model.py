@@ -17,12 +17,12 @@ from lmms_eval.api.model import lmms
 from lmms_eval.utils import simple_parse_args_string
 
 from lmms_eval_mai.errors import ArgumentError, SampleError
-from lmms_eval_mai.frames import Figures, Frames, final_table
 from lmms_eval_mai.harness.command import report_errors_to_user
 from lmms_eval_mai.harness.image_groups import grouped_by_image
 from lmms_eval_mai.harness.requests import check, fields_of, instruction_of, is_padding, open_sample, repeats, task_of
 from lmms_eval_mai.harness.results import add_repeats, fill_throughput, fill_usage, result, rounds_result
 from lmms_eval_mai.harness.saved import Results, check_output_path
+from lmms_eval_mai.harness.totals import Totals, final_table
 from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.plugin import follow_tracker
 from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
@@ -50,9 +50,6 @@ class CascadeModel(lmms):
         them. `prints_table`: an evaluation ends with its final table. Raises `ArgumentError` or `StoreError`."""
         super().__init__()
         self.config = config
-        self.frames: Mapping[str, Frames] = {}
-        """Task -> the samples and the calls of the last evaluation that answered samples, of all ranks. Empty before
-        its end."""
         self._engines, self._store, self._keeps_engines = engines, store, keeps_engines
         self._prints_table = prints_table
         self._evaluation = Evaluation(engines, config, store)
@@ -135,20 +132,19 @@ class CascadeModel(lmms):
         with report_errors_to_user(evaluation.resume_hint):
             self._finish()
             # It is closed if lmms-eval's response cache has answered all requests since the last evaluation.
-            counted = Figures.of([], Failures(), resumed=False)
+            counted = Totals.of([], Failures(), resumed=False)
             if not evaluation.closed:
-                counted = Figures.of(evaluation.traces, evaluation.failures, evaluation.resumed)
+                counted = Totals.of(evaluation.traces, evaluation.failures, evaluation.resumed)
                 evaluation.traces.clear()
             if self._keeps_engines:
                 evaluation.close()
             else:
                 evaluation.stop()
-            figures = of_all_ranks(counted, self.world_size)
-            if figures.tasks or figures.failures.count:
-                self.frames = figures.tasks
-                fill_throughput(figures)
+            totals = of_all_ranks(counted, self.world_size)
+            if totals.counts or totals.failures.count:
+                fill_throughput(totals)
                 if self.rank == 0:
-                    shown = final_table(figures, self.config) if self._prints_table else ""
+                    shown = final_table(totals, self.config) if self._prints_table else ""
                     backend = f"{type(self).__module__}.{type(self).__name__} "
                     self._results = Results(evaluation, backend, shown)
             follow_tracker(self._results)
@@ -217,11 +213,11 @@ def exclude_from_scoring(failed: Sequence[Instance]) -> None:
         task._instances = [instance for instance in task._instances if id(instance) not in excluded]
 
 
-def of_all_ranks(figures: Figures, world_size: int) -> Figures:
+def of_all_ranks(totals: Totals, world_size: int) -> Totals:
     """Return what all ranks have counted: lmms-eval itself collects only scores and samples. All ranks must call this
     at the same point of the run."""
     if world_size == 1 or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return figures
-    every_rank = [figures] * world_size
-    torch.distributed.all_gather_object(every_rank, figures)
-    return Figures.merged(every_rank)
+        return totals
+    every_rank = [totals] * world_size
+    torch.distributed.all_gather_object(every_rank, totals)
+    return Totals.merged(every_rank)

@@ -8,7 +8,8 @@ from lmms_eval.api.instance import GenerationResult, TokenCounts
 from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from lmms_eval.models.model_utils.usage_metrics import log_usage
 
-from lmms_eval_mai.frames import Figures
+from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.harness.totals import Totals
 from lmms_eval_mai.method.agreement import extract_answer
 from lmms_eval_mai.method.trace import Trace
 from lmms_eval_mai.run.config import Config
@@ -92,9 +93,10 @@ def fill_usage(outcomes: Iterable[Outcome], config: Config) -> None:
         log_usage(models[side], call.key.task, call.prompt_tokens, call.output_tokens, source=side)
 
 
-def fill_throughput(figures: Figures) -> None:
-    """Fill lmms-eval's throughput table with the figures of a run, once: lmms-eval averages repeated calls. A resumed
-    run and a run with shared calls have no entry, because their times are not those of their calls."""
-    if (seconds := figures.wall_s) is not None:
-        tokens = int(figures.calls.output_tokens.sum())
-        log_metrics(seconds, tokens, tokens / seconds if seconds else 0.0, {"total_requests": figures.samples})
+def fill_throughput(totals: Totals) -> None:
+    """Fill lmms-eval's throughput table with the sums of a run, once: lmms-eval averages repeated calls. A resumed run
+    and a run with shared calls have no entry, because their times are not those of their calls."""
+    if (seconds := totals.wall_s) is not None:
+        tokens = totals.sum(*(f"{side} tokens" for side in SIDES))
+        requests = {"total_requests": totals.sum("samples")}
+        log_metrics(seconds, tokens, tokens / seconds if seconds else 0.0, requests)

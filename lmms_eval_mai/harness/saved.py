@@ -20,8 +20,8 @@ from loguru import logger
 
 from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.errors import ArgumentError, MaiError
-from lmms_eval_mai.frames import RESULTS
 from lmms_eval_mai.harness.command import configurations, report_errors_to_user
+from lmms_eval_mai.plugin import RESULTS
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.evaluation import Evaluation
 

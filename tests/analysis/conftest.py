@@ -3,8 +3,8 @@
 import pytest
 from support.worlds import WORLD, write_all
 
-from lmms_eval_mai.reports import build
-from lmms_eval_mai.reports.report import Report
+from lmms_eval_mai.analysis.report import Report
+from lmms_eval_mai.analysis.tables import build
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,10 @@ from support.folders import POPE, World, line, write_run
 from support.tables import row_of, value
 from support.worlds import pope_world
 
-from lmms_eval_mai.reports.build import read, report
-from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.report import Estimate, Report
-from lmms_eval_mai.reports.runs import Runs
+from lmms_eval_mai.analysis.report import Estimate, Report
+from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.runs import Runs
+from lmms_eval_mai.analysis.tables.build import read, report
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The public function `lmms_eval_mai.reports.read`, and the example in docs/reports.md."""
+"""The public function `lmms_eval_mai.analysis.read`, and the example in docs/reports.md."""
 
 import re
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 from support.folders import LARGE, POPE, SMALL, Answers, World, line, write_run
 
-from lmms_eval_mai.frames import CALLS, SAMPLES
-from lmms_eval_mai.reports import KEYS, read
+from lmms_eval_mai.analysis import KEYS, read
+from lmms_eval_mai.analysis.frames import CALLS, SAMPLES, frames, wall_s_by_task
 
 DOCS = Path(__file__).parents[2] / "docs" / "reports.md"
 
@@ -42,3 +42,16 @@ def test_the_example_of_the_documentation_answers_its_questions(tmp_path: Path, 
     by_kind: pd.DataFrame = names["by_kind"]
     assert by_kind.loc[("shapes", "maps", "agree_short")].tolist() == [2, 1]
     assert names["lengths"].loc[("full_rt", "small")].tolist() == [100, 100]
+
+
+def test_the_time_between_the_ends_of_two_documents_belongs_to_the_task_of_the_second_one() -> None:
+    ends = {"pope_s": (10.0, 30.0), "pope_r": (14.0, 31.0)}
+    rows = {
+        task: [{"doc_id": number, "started_at": end - 0.5, "seconds": 0.5} for number, end in enumerate(of_task)]
+        for task, of_task in ends.items()
+    }
+    columns = {name: 0 for name, (kind, _) in CALLS.items() if kind is int}
+    calls = {task: frames([], [columns | row for row in of_task]).calls for task, of_task in rows.items()}
+    assert wall_s_by_task(calls) == {"pope_s": 0.5 + 16, "pope_r": 4 + 1}
+    calls["pope_r"].loc[0, "seconds"] = None  # it is shared
+    assert wall_s_by_task(calls) == {}

@@ -11,10 +11,10 @@ from support.folders import POPE, World
 from support.tables import row_of
 from support.worlds import WORLD, pope_world, write_all
 
-from lmms_eval_mai.reports.build import read, report
-from lmms_eval_mai.reports.formats import FORMATS, text
-from lmms_eval_mai.reports.report import Column, Estimate, Report, Table
-from lmms_eval_mai.reports.runs import letter
+from lmms_eval_mai.analysis.report import Column, Estimate, Report, Table
+from lmms_eval_mai.analysis.runs.runs import letter
+from lmms_eval_mai.analysis.tables.build import read, report
+from lmms_eval_mai.analysis.tables.formats import FORMATS, text
 
 
 def of_table(table: Table) -> Report:

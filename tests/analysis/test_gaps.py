@@ -8,11 +8,11 @@ import pytest
 from support.folders import LARGE, POPE, SMALL, Answers, World, call, line, write_run
 from support.tables import value
 
+from lmms_eval_mai.analysis.runs.folders import read_runs
+from lmms_eval_mai.analysis.runs.setups import Setup
+from lmms_eval_mai.analysis.tables.build import read, report
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import LARGE as LARGE_ALONE
-from lmms_eval_mai.reports.build import read, report
-from lmms_eval_mai.reports.folders import read_runs
-from lmms_eval_mai.reports.setups import Setup
 
 
 def test_folders_without_a_run_are_an_error_and_beside_one_with_runs_a_gap(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Intervals and paired tests, against scipy and against exact sums. `reports/test_recomputed.py` has Wilson's and
+"""Intervals and paired tests, against scipy and against exact sums. `test_recomputed.py` has Wilson's and
 Wald's intervals, and McNemar's test."""
 
 import itertools
@@ -7,9 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from scipy import stats
-
-from lmms_eval_mai.statistics import (
+from lmms_eval_mai.analysis.intervals import (
     Statistic,
     betting_p_value,
     bootstrap,
@@ -23,6 +21,7 @@ from lmms_eval_mai.statistics import (
     share,
     swap_test,
 )
+from scipy import stats
 
 
 def test_means_have_students_interval() -> None:

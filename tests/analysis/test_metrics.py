@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from lmms_eval_mai.analysis.intervals import mcnemar
 
-from lmms_eval_mai.reports.metrics import Comparison, compare, difference, plain, score
-from lmms_eval_mai.statistics import mcnemar
+from lmms_eval_mai.analysis.runs.metrics import Comparison, compare, difference, plain, score
 
 
 def samples(scores: Any, predicted: Any = None, gold: Any = None) -> pd.DataFrame:

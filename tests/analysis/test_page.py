@@ -19,8 +19,8 @@ from support.folders import POPE, Answers, World
 from support.tables import row_of
 from support.worlds import pope_world
 
-from lmms_eval_mai.reports import build, page
-from lmms_eval_mai.reports.runs import Runs
+from lmms_eval_mai.analysis.runs.runs import Runs
+from lmms_eval_mai.analysis.tables import build, page
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\ud83d"
 """Half a character at the end, too."""

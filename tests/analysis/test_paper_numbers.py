@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
+from lmms_eval_mai.analysis import paper_numbers
+from lmms_eval_mai.analysis.paper_numbers import table
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.methods import MAI
-from lmms_eval_mai.reports import paper_numbers
-from lmms_eval_mai.reports.paper_numbers import table
 
 BENCHMARKS_OF_PAPER = list(paper_numbers.load()["benchmarks"])
 KEY = ["table", "method", "benchmark", "measure"]

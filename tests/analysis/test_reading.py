@@ -11,15 +11,15 @@ import pytest
 from support.folders import LARGE, POPE, SMALL, World, call, line, write_run
 from support.pope_scripts import exit_of, pope_scripts
 
-from lmms_eval_mai.frames import CALLS, SAMPLES
+from lmms_eval_mai.analysis.frames import CALLS, SAMPLES
+from lmms_eval_mai.analysis.runs.folders import Run, read_runs, records
+from lmms_eval_mai.analysis.runs.runs import Runs
+from lmms_eval_mai.analysis.runs.setups import Setup
+from lmms_eval_mai.analysis.tables.summary import spent
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.files import of_steps
 from lmms_eval_mai.method.methods import FULL_RT, MAI, OWN_THINKING, Method
 from lmms_eval_mai.method.methods import LARGE as ALONE
-from lmms_eval_mai.reports.folders import Run, read_runs, records
-from lmms_eval_mai.reports.runs import Runs
-from lmms_eval_mai.reports.setups import Setup
-from lmms_eval_mai.reports.summary import spent
 
 
 def rows(table: pd.DataFrame, *columns: str) -> list[tuple[Any, ...]]:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from lmms_eval_mai.analysis.intervals import holm
 from scipy import stats
 from support.folders import Answers, World
 from support.worlds import write_all
 
-from lmms_eval_mai.reports.build import report
-from lmms_eval_mai.reports.formats import frame
-from lmms_eval_mai.reports.report import Report
-from lmms_eval_mai.statistics import holm
+from lmms_eval_mai.analysis.report import Report
+from lmms_eval_mai.analysis.tables.build import report
+from lmms_eval_mai.analysis.tables.formats import frame
 
 Row = dict[str, Any]
 

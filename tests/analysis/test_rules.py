@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from support.folders import Answers, World
 
+from lmms_eval_mai.analysis.runs.runs import Runs
+from lmms_eval_mai.analysis.tables.build import read, report
+from lmms_eval_mai.analysis.tables.rules import SHOWN_THRESHOLDS, auroc, outcomes, replay_of
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.files import of_steps
 from lmms_eval_mai.method.methods import MAI, METHODS, Method
-from lmms_eval_mai.reports.build import read, report
-from lmms_eval_mai.reports.rules import SHOWN_THRESHOLDS, auroc, outcomes, replay_of
-from lmms_eval_mai.reports.runs import Runs
 
 BACK = [
     {"ask": "large.think"},

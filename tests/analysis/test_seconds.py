@@ -10,9 +10,10 @@ from support.folders import LARGE, POPE, SMALL, TOKENS
 from support.own_command import run_command
 from support.tables import paper, row_of, value
 
+from lmms_eval_mai.analysis import paper_numbers
+from lmms_eval_mai.analysis.report import Table
+from lmms_eval_mai.analysis.tables import build, seconds
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.reports import build, paper_numbers, seconds
-from lmms_eval_mai.reports.report import Table
 
 PAPER = seconds.of_paper()
 

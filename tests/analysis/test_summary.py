@@ -8,9 +8,9 @@ from support.folders import Answers, line, write_run
 from support.tables import row_of
 from support.worlds import WORLD, final
 
+from lmms_eval_mai.analysis.tables.build import report
 from lmms_eval_mai.method.methods import MAI as MAI_METHOD
 from lmms_eval_mai.method.methods import Ask, Method, Stop
-from lmms_eval_mai.reports.build import report
 
 DOCUMENTS = WORLD.documents
 MAI = ("POPE", "MAI 8B + 2B-R")

@@ -14,14 +14,14 @@ from support.folders import Answers, World
 from support.logs import logged
 from support.own_command import refusal, run_command
 
+from lmms_eval_mai.analysis.calibrate.choice import Choice, accepts, place_of
+from lmms_eval_mai.analysis.calibrate.losses import BASELINES, THRESHOLDS, Promise, losses_of_runs
+from lmms_eval_mai.analysis.runs.replay import replay
+from lmms_eval_mai.analysis.tables.build import read
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, METHODS, OWN_THINKING
 from lmms_eval_mai.method.thresholds import NEVER
-from lmms_eval_mai.reports.build import read
-from lmms_eval_mai.reports.calibrate import Choice, accepts, place_of
-from lmms_eval_mai.reports.losses import BASELINES, THRESHOLDS, Promise, losses_of_runs
-from lmms_eval_mai.reports.replay import replay
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import parse
 

@@ -13,12 +13,12 @@ from pyarrow import parquet
 from support.folders import POPE, Answers, World
 from support.own_command import run_command
 
+from lmms_eval_mai.analysis.runs.runs import Runs
+from lmms_eval_mai.analysis.tables import build
 from lmms_eval_mai.cli import report
 from lmms_eval_mai.cli.report import load_images
 from lmms_eval_mai.method.files import load
 from lmms_eval_mai.plugin import task_dir
-from lmms_eval_mai.reports import build
-from lmms_eval_mai.reports.runs import Runs
 
 
 def test_the_summary_is_printed_with_the_chosen_tables_and_ends_with_what_is_missing(

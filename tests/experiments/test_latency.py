@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lmms_eval_mai.reports import seconds
+from lmms_eval_mai.analysis.tables import seconds
 
 FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "latency"
 

@@ -19,9 +19,9 @@ from support.pope_scripts import exit_of, pope_scripts
 from support.processes import Command, large_pope, scripts, wait_for_lines
 from support.servers import free_port
 
+from lmms_eval_mai.analysis.runs.folders import read_runs
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.harness.command import configurations, report_errors_to_user
-from lmms_eval_mai.reports.folders import read_runs
 
 ROWS = 60
 HINT = "To resume, run the same command with the same models again."
@@ -96,7 +96,7 @@ def test_ranks_share_the_documents_and_padding_is_answered_without_a_call(
     text = "".join(printed for _, printed in ends)
     assert [code for code, _ in ends] == [0, 0], text
     # Rank 0 has documents 0, 2 and 4; rank 1 has 1 and 3, and one request of padding. The table is that of the run.
-    (cells,) = [line.split() for line in text.splitlines() if line.startswith("  pope_s ")]
+    (cells,) = [line.split() for line in text.splitlines() if line.startswith("pope_s ")]
     assert cells[1:6] == ["5", "40.0", "40.0", "20.0", str(5 + 3)] and ", 2 ranks\n" in text
     (file,) = (tmp_path / "out").rglob("*_samples_pope_s.jsonl")
     samples = [json.loads(line) for line in file.read_text().split("\n") if line]

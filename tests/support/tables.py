@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lmms_eval_mai.reports.report import Cell, Estimate, Table
+from lmms_eval_mai.analysis.report import Cell, Estimate, Table
 
 
 def row_of(table: Table, *names: str) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lmms_eval_mai import statistics
-from lmms_eval_mai.reports import metrics
-from lmms_eval_mai.reports.losses import THRESHOLDS, Losses, Promise
-from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.report import Column, Estimate, Table, table
-from lmms_eval_mai.statistics import Array
+from lmms_eval_mai.analysis import intervals
+from lmms_eval_mai.analysis.calibrate.losses import THRESHOLDS, Losses, Promise
+from lmms_eval_mai.analysis.intervals import Array
+from lmms_eval_mai.analysis.paper_numbers import benchmark_name
+from lmms_eval_mai.analysis.report import Column, Estimate, Table, table
+from lmms_eval_mai.analysis.runs import metrics
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class Choice:
         values = self.losses.values[self.place or 0]
         if self.losses.is_exact:
             counts = int((values > 0).sum()), int((values < 0).sum())
-            return metrics.estimate(statistics.paired_share_difference(*counts, len(values)))
+            return metrics.estimate(intervals.paired_share_difference(*counts, len(values)))
         parts = np.column_stack([values, np.ones(len(values))])
-        return metrics.estimate(metrics.difference(parts, statistics.ratio, None))
+        return metrics.estimate(metrics.difference(parts, intervals.ratio, None))
 
     @property
     def band(self) -> tuple[float, float, float]:
         """The share of the documents that finish at the first check, and the ends of the band that holds at all
         thresholds at once, with a confidence of 95% (Dvoretzky, Kiefer and Wolfowitz)."""
-        half = math.sqrt(math.log(2 / (1 - statistics.LEVEL)) / (2 * self.losses.values.shape[1]))
+        half = math.sqrt(math.log(2 / (1 - intervals.LEVEL)) / (2 * self.losses.values.shape[1]))
         share = float(self.losses.first_check[self.place or 0])
         return share, max(share - half, 0), min(share + half, 1)
 
@@ -85,8 +85,8 @@ def accepts(losses: Array, is_exact: bool, promise: Promise) -> bool:
         return False
     if is_exact:
         worse, better = int((losses > 0).sum()), int((losses < 0).sum())
-        return statistics.paired_loss_p_value(worse, better, len(losses), promise.max_loss) <= promise.level
-    return statistics.betting_p_value(losses, promise.max_loss) <= promise.level
+        return intervals.paired_loss_p_value(worse, better, len(losses), promise.max_loss) <= promise.level
+    return intervals.betting_p_value(losses, promise.max_loss) <= promise.level
 
 
 def place_of(values: Array, is_exact: bool, promise: Promise) -> int | None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from lmms_eval_mai.analysis.runs.folders import Run, records
+from lmms_eval_mai.analysis.runs.replay import CallFrames
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, benchmark_of, golds_of
-from lmms_eval_mai.reports.folders import Run, records
-from lmms_eval_mai.reports.replay import CallFrames
 
 Labels = dict[tuple[str, int], str]
 """Benchmark and document -> the gold answer of a person, in the form in which lmms-eval logs it."""

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lmms_eval_mai import statistics
+from lmms_eval_mai.analysis import intervals
+from lmms_eval_mai.analysis.calibrate.labels import Labels, scored
+from lmms_eval_mai.analysis.intervals import Array
+from lmms_eval_mai.analysis.paper_numbers import benchmark_name
+from lmms_eval_mai.analysis.report import Estimate
+from lmms_eval_mai.analysis.runs import metrics
+from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.replay import CallFrames, agree, calls_of, replay, tokens
+from lmms_eval_mai.analysis.runs.runs import Runs
+from lmms_eval_mai.analysis.tables.rules import has_rules, replay_of
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, benchmark_of
 from lmms_eval_mai.method.methods import FULL_RT, LARGE_THINK, Method, Stop, asks_of
 from lmms_eval_mai.method.thresholds import NEVER
-from lmms_eval_mai.reports import metrics
-from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.labels import Labels, scored
-from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.replay import CallFrames, agree, calls_of, replay, tokens
-from lmms_eval_mai.reports.report import Estimate
-from lmms_eval_mai.reports.rules import has_rules, replay_of
-from lmms_eval_mai.reports.runs import Runs
-from lmms_eval_mai.statistics import Array
 
 
 def _of_logit(logit: float) -> float:
@@ -186,7 +186,7 @@ def _losses(runs: Runs, run: Run, promise: Promise, labels: Labels | None) -> Lo
         run=run,
         answers=answers,
         values=np.array([np.bincount(images, column) for _, column in lost.items()]) / np.bincount(images),
-        is_exact=places is None and not is_anls and statistics.is_right_or_wrong(scores),
+        is_exact=places is None and not is_anls and intervals.is_right_or_wrong(scores),
         first_check=passed.mean(axis=0),
         tokens=at_each(tokens(cheapest), all_tokens).mean().to_numpy(),
         later_tokens=float((all_tokens - short).mean()),

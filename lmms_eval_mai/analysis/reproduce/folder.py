@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmms_eval_mai import __version__
+from lmms_eval_mai.analysis.reproduce.plan import Options, Run
 from lmms_eval_mai.engines.openai.options import OpenAIOptions
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
 from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS
@@ -17,7 +18,6 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.methods import steps_of
 from lmms_eval_mai.redaction import redacted
-from lmms_eval_mai.reproduce.plan import Options, Run
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.store import digest_of
 

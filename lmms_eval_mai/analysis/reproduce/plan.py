@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lmms_eval_mai.analysis.reproduce.methods import ALONE, WITH_THRESHOLD, Kind, kinds_of
 from lmms_eval_mai.contract import SIDES, EngineConfig
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import FULL_RT, MAI, METHODS, Method
 from lmms_eval_mai.plugin import MODEL_ID
 from lmms_eval_mai.redaction import redacted
-from lmms_eval_mai.reproduce.methods import ALONE, WITH_THRESHOLD, Kind, kinds_of
 from lmms_eval_mai.run import calibration
 from lmms_eval_mai.run.config import NEEDED, Config, parse, transfers
 

@@ -16,11 +16,11 @@ from lmms_eval.evaluator import simple_evaluate
 from lmms_eval.loggers import EvaluationTracker
 from loguru import logger
 
+from lmms_eval_mai.analysis.reproduce.folder import OutputFolder
+from lmms_eval_mai.analysis.reproduce.plan import Options, Run
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.harness.model import CascadeModel
 from lmms_eval_mai.plugin import MODEL_ID
-from lmms_eval_mai.reproduce.folder import OutputFolder
-from lmms_eval_mai.reproduce.plan import Options, Run
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.store import Store

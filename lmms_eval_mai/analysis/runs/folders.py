@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pandas as pd
 
+from lmms_eval_mai.analysis.frames import call_row, frames, wall_s_by_task
+from lmms_eval_mai.analysis.runs import traces
+from lmms_eval_mai.analysis.runs.rows import Line, Record, record_of
+from lmms_eval_mai.analysis.runs.setups import Setup, rules_of, setup_of, setup_of_other
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.frames import RESULTS, call_row, frames, wall_s_by_task
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.benchmarks import GENERIC
 from lmms_eval_mai.method.methods import LARGE
 from lmms_eval_mai.method.prompts import VARIANTS
-from lmms_eval_mai.reports import traces
-from lmms_eval_mai.reports.rows import Line, Record, record_of
-from lmms_eval_mai.reports.setups import Setup, rules_of, setup_of, setup_of_other
+from lmms_eval_mai.plugin import RESULTS
 
 BUILT_IN = {"mmbench_en_dev_static": "mmbench_en_dev"}
 """lmms-eval's own tasks of the paper's benchmarks whose names differ from those of the benchmarks."""

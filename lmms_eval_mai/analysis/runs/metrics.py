@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from lmms_eval_mai import statistics
-from lmms_eval_mai.reports.report import Estimate
-from lmms_eval_mai.statistics import Interval, Statistic
+from lmms_eval_mai.analysis import intervals
+from lmms_eval_mai.analysis.intervals import Interval, Statistic
+from lmms_eval_mai.analysis.report import Estimate
 
 Clusters: TypeAlias = pd.Series
 """Document -> the number of its cluster."""
@@ -28,7 +28,7 @@ class Comparison:
     """Documents that only the first method has right. None: scores are not just right or wrong."""
     only_second: int | None
     p: float
-    """Of the difference: `statistics.swap_test`."""
+    """Of the difference: `intervals.swap_test`."""
     adjusted: float | None = None
     """p adjusted for the number of tests (Holm). None: this is one question that was asked before."""
 
@@ -44,9 +44,9 @@ def mean(values: pd.Series, clusters: Clusters | None = None) -> Estimate | None
         return None
     places = places_of(values.index, clusters)
     if places is None:
-        return estimate(statistics.mean(values.to_numpy()), 1)
+        return estimate(intervals.mean(values.to_numpy()), 1)
     parts = np.column_stack([values, np.ones(len(values))])
-    return estimate(statistics.bootstrap(parts, statistics.ratio, places), 1)
+    return estimate(intervals.bootstrap(parts, intervals.ratio, places), 1)
 
 
 def compare(
@@ -64,31 +64,31 @@ def compare(
     x, y = a.to_numpy(), b.loc[a.index].to_numpy()
     of_first, of_second = units(first, first.score), units(second, second.score)
     better = worse = None
-    if statistics.is_right_or_wrong(of_first) and statistics.is_right_or_wrong(of_second):
+    if intervals.is_right_or_wrong(of_first) and intervals.is_right_or_wrong(of_second):
         of_second = of_second.loc[of_first.index]
         better, worse = int((of_first > of_second).sum()), int((of_first < of_second).sum())
-    if statistic is statistics.ratio and better is not None and worse is not None and places is None:
-        interval = statistics.paired_share_difference(better, worse, len(x))
+    if statistic is intervals.ratio and better is not None and worse is not None and places is None:
+        interval = intervals.paired_share_difference(better, worse, len(x))
     else:
-        interval = difference(np.hstack([x, y]), statistics.difference(statistic), places)
-    p = statistics.swap_test(x, y, statistic, places) if is_tested else math.nan
+        interval = difference(np.hstack([x, y]), intervals.difference(statistic), places)
+    p = intervals.swap_test(x, y, statistic, places) if is_tested else math.nan
     return Comparison(len(x), estimate(interval), better, worse, p)
 
 
 def difference(parts: npt.NDArray[Any], statistic: Statistic, places: npt.NDArray[Any] | None) -> Interval:
     """Return a difference of two shares or scores with its interval. Where no resample differs, more documents might:
     then the interval has the width of that of two methods that never differ."""
-    interval = statistics.bootstrap(parts, statistic, places)
+    interval = intervals.bootstrap(parts, statistic, places)
     if interval.low < interval.high or math.isnan(interval.low):
         return interval
-    same = statistics.paired_share_difference(0, 0, len(parts if places is None else np.unique(places)))
+    same = intervals.paired_share_difference(0, 0, len(parts if places is None else np.unique(places)))
     low, high = max(interval.value + same.low, -1.0), min(interval.value + same.high, 1.0)
     return replace(interval, low=low, high=high)
 
 
 def adjusted(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Return comparisons with p values that are adjusted for their number (Holm)."""
-    p = statistics.holm([comparison.p for comparison in comparisons])
+    p = intervals.holm([comparison.p for comparison in comparisons])
     return [replace(comparison, adjusted=value) for comparison, value in zip(comparisons, p, strict=True)]
 
 
@@ -111,20 +111,20 @@ def _parts(samples: pd.DataFrame, benchmark: str) -> tuple[pd.DataFrame, Statist
         right = samples.gold == "yes"
         # An answer that is neither yes nor no is in neither the precision nor the recall, as lmms-eval computes F1.
         parts = pd.DataFrame({"right": yes & right, "wrong": yes & ~right, "missed": no & right}).astype(float)
-        return parts, statistics.f1
-    return pd.DataFrame({"score": units(samples, samples.score), "number": 1.0}), statistics.ratio
+        return parts, intervals.f1
+    return pd.DataFrame({"score": units(samples, samples.score), "number": 1.0}), intervals.ratio
 
 
 def _interval(parts: pd.DataFrame, statistic: Statistic, clusters: Clusters | None) -> Interval:
     places = places_of(parts.index, clusters)
     values = parts.to_numpy()
-    if statistic is statistics.ratio and statistics.is_right_or_wrong(values[:, 0]):
+    if statistic is intervals.ratio and intervals.is_right_or_wrong(values[:, 0]):
         if places is None:
-            return statistics.share(int(values[:, 0].sum()), len(values))
+            return intervals.share(int(values[:, 0].sum()), len(values))
         if len(np.unique(values[:, 0])) == 1:  # no resample differs, but more clusters might
             number = len(np.unique(places))
-            return replace(statistics.share(int(values[0, 0]) * number, number), n=len(values))
-    return statistics.bootstrap(values, statistic, places)
+            return replace(intervals.share(int(values[0, 0]) * number, number), n=len(values))
+    return intervals.bootstrap(values, statistic, places)
 
 
 def places_of(documents: pd.Index, clusters: Clusters | None) -> npt.NDArray[Any] | None:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.setups import Setup
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.agreement import agree as agree_two
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import IN_TWO_STAGES, Method, Stop, asks_of, prompt_of
-from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.setups import Setup
 
 CallFrames = Mapping[str, pd.DataFrame]
 """Name of a call, such as `small.think` or `large.transfer(small.think)` -> the columns of `frames.CALLS`, and the

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmms_eval_mai.frames import number, sample_row
+from lmms_eval_mai.analysis.frames import number, sample_row
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 
 Line = dict[str, Any]

@@ -7,16 +7,17 @@ from pathlib import PurePath
 import numpy as np
 import pandas as pd
 
+from lmms_eval_mai.analysis import paper_numbers
+from lmms_eval_mai.analysis.paper_numbers import benchmark_name
+from lmms_eval_mai.analysis.report import Column, Estimate, Row
+from lmms_eval_mai.analysis.runs import metrics
+from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.metrics import Clusters, Comparison
+from lmms_eval_mai.analysis.runs.replay import CallFrames, calls_of_run, derived, known_calls, replay
+from lmms_eval_mai.analysis.runs.setups import KINDS, NAMES, Kind, Setup
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import FULL_RT, MAI, Ask, Method, Stop
-from lmms_eval_mai.reports import metrics, paper_numbers
-from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.metrics import Clusters, Comparison
-from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.replay import CallFrames, calls_of_run, derived, known_calls, replay
-from lmms_eval_mai.reports.report import Column, Estimate, Row
-from lmms_eval_mai.reports.setups import KINDS, NAMES, Kind, Setup
 
 
 def name_columns(runs: "Runs", run: Callable[[Row], Run], name: str = "method") -> list[Column[Row]]:

@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from lmms_eval_mai.analysis.paper_numbers import benchmark_name, documents, family
+from lmms_eval_mai.analysis.report import Report
+from lmms_eval_mai.analysis.runs.folders import read_runs
+from lmms_eval_mai.analysis.runs.runs import Runs
+from lmms_eval_mai.analysis.tables import paper_tables, rules, seconds, summary
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.reports import paper_tables, rules, seconds, summary
-from lmms_eval_mai.reports.folders import read_runs
-from lmms_eval_mai.reports.paper_numbers import benchmark_name, documents, family
-from lmms_eval_mai.reports.report import Report
-from lmms_eval_mai.reports.runs import Runs
 
 SUMMARY = (
     summary.method_table,

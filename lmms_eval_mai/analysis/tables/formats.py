@@ -4,13 +4,12 @@ import itertools
 import json
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from lmms_eval_mai.frames import lines_of
-from lmms_eval_mai.reports.report import Cell, Column, Estimate, Report, Table
+from lmms_eval_mai.analysis.report import Cell, Column, Estimate, Report, Table
 
 WIDTH, WIDEST = 80, 100
 """Columns of a terminal that notes fit into, and tables where possible."""
@@ -148,3 +147,18 @@ FORMATS: dict[str, Callable[[Report], str]] = {
     "json": as_json,
 }
 """Value of `--format` -> its function."""
+
+
+def lines_of(headings: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> list[str]:
+    """Return a table as lines of text: headings, which may have several lines, and rows. The first columns, `names` of
+    them, are aligned to the left."""
+    head = list(itertools.zip_longest(*(reversed(heading.split("\n")) for heading in headings), fillvalue=""))[::-1]
+    widths = [max(map(len, cells)) for cells in zip(*head, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            cell.ljust(w) if n < names else cell.rjust(w) for n, (cell, w) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join(["", *padded]).rstrip()
+
+    return [line(cells) for cells in (*head, *rows)]

@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 
 from lmms_eval_mai import __version__
+from lmms_eval_mai.analysis.paper_numbers import benchmark_name
+from lmms_eval_mai.analysis.report import Report
+from lmms_eval_mai.analysis.runs.folders import Run, records
+from lmms_eval_mai.analysis.runs.rows import Record
+from lmms_eval_mai.analysis.runs.runs import Runs
+from lmms_eval_mai.analysis.runs.setups import KINDS
+from lmms_eval_mai.analysis.tables.formats import text
+from lmms_eval_mai.analysis.tables.summary import RIGHT, spent
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.reports.folders import Run, records
-from lmms_eval_mai.reports.formats import text
-from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.report import Report
-from lmms_eval_mai.reports.rows import Record
-from lmms_eval_mai.reports.runs import Runs
-from lmms_eval_mai.reports.setups import KINDS
-from lmms_eval_mai.reports.summary import RIGHT, spent
 
 FOLDER = Path(__file__).parent
 X_AXIS, Y_AXIS = (42, 466), (240, 12)

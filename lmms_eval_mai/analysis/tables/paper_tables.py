@@ -10,13 +10,14 @@ from dataclasses import replace
 
 import pandas as pd
 
+from lmms_eval_mai.analysis import paper_numbers
+from lmms_eval_mai.analysis.report import Column, Estimate, Table, table
+from lmms_eval_mai.analysis.runs import metrics
+from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.runs import Runs, name_columns
+from lmms_eval_mai.analysis.tables.seconds import PAPERS_DEVICE, Profile
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import FULL_RT, MAI, OF_VARIANT
-from lmms_eval_mai.reports import metrics, paper_numbers
-from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.report import Column, Estimate, Table, table
-from lmms_eval_mai.reports.runs import Runs, name_columns
-from lmms_eval_mai.reports.seconds import PAPERS_DEVICE, Profile
 
 MEASURES = ("tokens", "answer_tokens", *MAI.exits, "score", "seconds", "speedup")
 """The columns of the tables. Exits: documents in percent. Seconds: by Eq. 27. Speedup: the seconds of Full RT, divided

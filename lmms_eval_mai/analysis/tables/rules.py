@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from lmms_eval_mai.analysis.paper_numbers import benchmark_name
+from lmms_eval_mai.analysis.report import Column, Estimate, Table, table
+from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.replay import derived, replay, tokens
+from lmms_eval_mai.analysis.runs.runs import Runs, is_of_base, name_columns
+from lmms_eval_mai.analysis.tables.summary import RIGHT
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.methods import FULL_RT, MAI, MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, OWN_THINKING, Method
-from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.paper_numbers import benchmark_name
-from lmms_eval_mai.reports.replay import derived, replay, tokens
-from lmms_eval_mai.reports.report import Column, Estimate, Table, table
-from lmms_eval_mai.reports.runs import Runs, is_of_base, name_columns
-from lmms_eval_mai.reports.summary import RIGHT
 
 SHOWN_THRESHOLDS = (1.0, 0.999, 0.99, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.5, 0.4, 0.3)
 """The thresholds of the table."""

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from lmms_eval_mai.analysis import paper_numbers
+from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.setups import identity
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.reports import paper_numbers
-from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.setups import identity
 
 PAPERS_DEVICE = "NVIDIA H100 (paper)"
 

@@ -5,15 +5,15 @@ from functools import partial
 
 import pandas as pd
 
-from lmms_eval_mai import frames
+from lmms_eval_mai.analysis import frames
+from lmms_eval_mai.analysis.report import Column, Estimate, Table, table
+from lmms_eval_mai.analysis.runs import metrics
+from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.metrics import Comparison
+from lmms_eval_mai.analysis.runs.replay import checks
+from lmms_eval_mai.analysis.runs.runs import Runs, name_columns
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.method.methods import METHODS
-from lmms_eval_mai.reports import metrics
-from lmms_eval_mai.reports.folders import Run
-from lmms_eval_mai.reports.metrics import Comparison
-from lmms_eval_mai.reports.replay import checks
-from lmms_eval_mai.reports.report import Column, Estimate, Table, table
-from lmms_eval_mai.reports.runs import Runs, name_columns
 
 ORDER = ("agree_short", "confident", "agree_think", "transfer", "large_think")
 """The columns of exits: those of the named methods come first, in this order."""

@@ -11,9 +11,9 @@ import pytest
 from support.processes import DEMO_DOCUMENTS, Command, strike
 from support.reproduce import RUNS
 
+from lmms_eval_mai.analysis.runs.replay import replay
+from lmms_eval_mai.analysis.tables.build import read
 from lmms_eval_mai.method.methods import MAI, MAI_CONFIDENCE
-from lmms_eval_mai.reports.build import read
-from lmms_eval_mai.reports.replay import replay
 from lmms_eval_mai.run.config import parse
 
 CALLS = 4 * DEMO_DOCUMENTS

@@ -8,7 +8,7 @@ from lmms_eval_mai.cli.terminal import values_of
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import sampling
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = "\n".join((DOCS / name).read_text() for name in ("reproduce.md", "paper-notes.md"))
 
 

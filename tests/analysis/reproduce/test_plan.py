@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from lmms_eval_mai.analysis import paper_numbers
+from lmms_eval_mai.analysis.reproduce.folder import OutputFolder
+from lmms_eval_mai.analysis.reproduce.methods import ALONE, DEFAULT, PAPERS, Kind, kinds_of
+from lmms_eval_mai.analysis.reproduce.plan import Options, Run, read_models, runs
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import FULL_RT, MAI, MAI_CONFIDENCE, OWN_THINKING, Method
-from lmms_eval_mai.reports import paper_numbers
-from lmms_eval_mai.reproduce.folder import OutputFolder
-from lmms_eval_mai.reproduce.methods import ALONE, DEFAULT, PAPERS, Kind, kinds_of
-from lmms_eval_mai.reproduce.plan import Options, Run, read_models, runs
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import parse
 

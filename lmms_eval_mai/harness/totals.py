@@ -1,0 +1,146 @@
+"""What a run has counted, and the table at its end."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tabulate import tabulate
+
+from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.engines.thinking import thought_first
+from lmms_eval_mai.method.trace import Trace
+from lmms_eval_mai.redaction import without_password
+from lmms_eval_mai.run.config import Config
+from lmms_eval_mai.run.failures import Failures
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The sums of one rank or of all ranks."""
+
+    counts: Counter[tuple[str, str]]
+    """Task and what is counted -> a number. Counted are `samples`, `unreadable`, `exit NAME`, the `scored` and the
+    `kept` tokens of a sparse transfer, and of each model, such as `small calls`: its `calls`, `tokens`, microseconds
+    (`us`), and the calls that are `shared`, `cut` off, or `thought` before a short answer."""
+    failures: Failures
+    resumed: bool
+    """Whether earlier processes made a part of the calls, so that the run has no wall time."""
+    wall_s: float | None
+    """The seconds from the first request to the end of the last call; of the slowest rank. None: not known, because
+    calls are shared, or the run was resumed."""
+    ranks: int = 1
+
+    @classmethod
+    def of(cls, traces: Sequence[Trace], failures: Failures, resumed: bool) -> "Totals":
+        """Return the sums of one rank."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for trace in traces:
+            task, selection = trace.answer.key.task, trace.selection
+            counts.update({(task, "samples"): 1, (task, f"exit {trace.exit}"): 1})
+            counts[task, "unreadable"] += not trace.readable
+            if selection is not None:
+                counts.update({(task, "scored"): selection.scored_tokens, (task, "kept"): selection.kept_tokens})
+            for call in trace.calls:
+                sums = {
+                    "calls": 1,
+                    "tokens": call.output_tokens,
+                    "us": round(1e6 * call.total_s),
+                    "shared": call.shared,
+                    "cut": call.finish_reason == "length",
+                    "thought": thought_first(call.key.prompt, call.text, call.thinking),
+                }
+                for name, value in sums.items():
+                    counts[task, f"{call.key.side} {name}"] += value
+        times = [(call.started_at, call.total_s) for trace in traces for call in trace.calls if not call.shared]
+        known = [(begin, begin + seconds) for begin, seconds in times if begin is not None]
+        is_known = bool(known) and not resumed and len(known) == sum(len(trace.calls) for trace in traces)
+        wall_s = max(end for _, end in known) - min(begin for begin, _ in known) if is_known else None
+        return cls(counts, failures, resumed, wall_s)
+
+    @classmethod
+    def merged(cls, ranks: Sequence["Totals"]) -> "Totals":
+        """Return the sums of a run from those of its ranks."""
+        walls = [rank.wall_s for rank in ranks if rank.counts]
+        known = [seconds for seconds in walls if seconds is not None]
+        slowest = max(known) if known and len(known) == len(walls) else None
+        counts = sum((rank.counts for rank in ranks), Counter[tuple[str, str]]())
+        failures = Failures.merged([rank.failures for rank in ranks])
+        return cls(counts, failures, any(rank.resumed for rank in ranks), slowest, len(ranks))
+
+    def sum(self, *names: str) -> int:
+        """Return the sum over all tasks of what has one of these names."""
+        return sum(count for (_, name), count in self.counts.items() if name in names)
+
+
+def final_table(totals: Totals, config: Config) -> str:
+    """Return the table at the end of a run: for each task its samples, the share of each exit, and the calls, output
+    tokens and seconds of each model. Sentences below it tell the wall time and what went wrong.
+
+    A method with a single exit has no columns of exits. A column without a number is left out.
+    """
+    tasks = sorted({task for task, _ in totals.counts} | {*totals.failures.tasks})
+    rows = [_row(task, totals, config) for task in tasks]
+    headings = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    head = [*itertools.zip_longest(*(reversed(name.split("\n")) for name in headings), fillvalue="")][::-1]
+    cells = [*head, *([_text(row[name]) for name in headings] for row in rows)]
+    align = ("left", *["right"] * (len(headings) - 1))
+    table = tabulate(cells, tablefmt="plain", disable_numparse=True, colalign=align)
+    models = ", ".join(f"{engine.side} {without_password(engine.model)}" for engine in config.engines())
+    ranks = f", {totals.ranks} ranks" if totals.ranks > 1 else ""
+    options = "".join(f", {name}={value}" for name, value in config.settings.options.items())
+    lines = "\n".join(_lines(totals))
+    return f"\nmai_cascade method={config.method.name}{options}: {models}{ranks}\n\n{table}\n\n{lines}\n"
+
+
+def _text(cell: Any) -> str:
+    if cell is None or isinstance(cell, str):
+        return cell or ""
+    return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.1f}"
+
+
+def _row(task: str, totals: Totals, config: Config) -> dict[str, Any]:
+    """Return the cells of a task by heading."""
+    counts = {name: count for (of_task, name), count in totals.counts.items() if of_task == task}
+    samples = int(counts.get("samples", 0))
+    row: dict[str, Any] = {"task": task, "n": samples, "failed": totals.failures.tasks[task] or None}
+    for exit in config.method.exits if len(config.method.exits) > 1 else ():
+        row[exit.replace("_", "_\n") + "\n%"] = 100 * counts.get(f"exit {exit}", 0) / max(1, samples)
+    if config.transfer == "sparse":
+        row["kept\ntokens\n%"] = 100 * counts.get("kept", 0) / max(1, counts.get("scored", 0))
+    for side in (engine.side for engine in config.engines()):
+        row[f"{side}\ncalls"], row[f"{side}\ntokens"] = (
+            counts.get(f"{side} {name}", 0) for name in ("calls", "tokens")
+        )
+        row[f"{side}\ns"] = None if counts.get(f"{side} shared") else counts.get(f"{side} us", 0) / 1e6
+    return row
+
+
+def _lines(totals: Totals) -> Iterator[str]:
+    """Yield the sentences below the table."""
+    failures = totals.failures
+    if shared := totals.sum(*(f"{side} shared" for side in SIDES)):
+        calls = totals.sum(*(f"{side} calls" for side in SIDES))
+        yield (
+            f"{shared} of {calls} calls are shared: other runs made them. So their model has no seconds here, and the "
+            "run has no wall time."
+        )
+    elif totals.resumed:
+        yield "The run was resumed, so it has no wall time."
+    elif totals.wall_s is not None:
+        yield f"Wall time {totals.wall_s:.1f} s."
+    for side in SIDES:
+        if cut := totals.sum(f"{side} cut"):
+            yield f"Cut off at a token limit (`finish_reason` is `length`): {cut} calls of the {side} model."
+        if thinking := totals.sum(f"{side} thought"):
+            yield f"Short answers with a thinking of the model's own: {thinking} calls of the {side} model."
+    if unreadable := totals.sum("unreadable"):
+        yield (
+            f"Unreadable: the task's scorer cannot read the final answer of {unreadable} samples. lmms-eval's "
+            "MMMU scorer guesses the option of such a multiple-choice answer at random; all other scorers give it 0."
+        )
+    if failures.count:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in failures.kinds.items())
+        yield f"{failures.count} samples have no answer and are left out of all scores: {kinds}."
+        yield str(failures)
