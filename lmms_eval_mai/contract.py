@@ -1,8 +1,9 @@
 """The engine contract: requests to an engine, its results, and its configuration."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, get_args
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import PlainSerializer, TypeAdapter
 
@@ -162,10 +163,9 @@ Seconds = Annotated[float, PlainSerializer(lambda seconds: round(seconds, 6))]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One finished request to one engine, and its cost. All token counts of a run are sums over its calls."""
+class Reply:
+    """What an engine returns for one request."""
 
-    key: CallKey
     text: str
     """The output. If it begins with the model's own thinking, only what follows that."""
     finish_reason: str
@@ -185,12 +185,11 @@ class Call:
     does not report it."""
     total_s: Seconds
     """Seconds from the request to the last output token."""
-    dropped_tokens: int = 0
-    """Thinking tokens that were left out so that the prompt fits the context."""
-    parsed: str | None = None
-    """The answer as the scorer of the benchmark reads it. None: it cannot read it. `OpenSample.call` fills it in."""
-    answer_tokens: int | None = None
-    """Tokens of the extracted answer, which is a part of the text. None: not known. `Pair.answer` fills it in."""
+    thinking: str | None = None
+    """The model's own thinking, without its marks. None: it is off, or the model did not think. If the output ends
+    inside the thinking, `text` is empty."""
+    image_tokens: int | None = None
+    """The prompt tokens that stand for images; 0 without an image. None: the engine does not report it."""
     proposed_tokens: int | None = None
     """Speculative decoding: tokens that were drafted (Appendix B.4). None: no drafts, or not reported."""
     accepted_tokens: int | None = None
@@ -199,35 +198,59 @@ class Call:
     """Speculative decoding: forward passes of the model itself. None: no drafts, or not reported."""
     attention: TokenWeights | None = None
     """The attention weights that `Prompt.attention` asks for. None: it asks for none."""
-    started_at: Seconds | None = None
-    """When the request was made, in seconds since 1970 (Unix time), so that `started_at + total_s` is its end. Retries
-    do not count. None: not known, or the call is shared. `Pair.answer` fills it in."""
-    image_tokens: int | None = None
-    """The prompt tokens that stand for images; 0 without an image. None: the engine does not report it."""
     logprobs: TokenLogprobs | None = None
     """The log-probabilities of all generated tokens, if `Prompt.logprobs` asks for them and the engine reports them.
-    `Pair.answer` fills in `answer_logprob` and then drops this field, which would fill traces and the call store."""
+    `Pair.call` makes `answer_logprob` of them and drops them: they would fill traces and the call store."""
+    answer_tokens: int | None = None
+    """Tokens of the extracted answer, which is a part of the text. None: `Pair.call` counts them, if the model has a
+    tokenizer."""
     answer_logprob: float | None = None
     """The sum of the log-probabilities of the tokens of the extracted answer, without the brackets. So its exponential
     is the probability that the model gave to its answer. None: not asked for, not known, or there is no answer."""
-    thinking: str | None = None
-    """The model's own thinking, without its marks. None: it is off, or the model did not think. If the output ends
-    inside the thinking, `text` is empty."""
+
+
+LoggedPrompt = tuple[Mapping[str, Any], ...]
+"""The messages of a prompt, each in the form {"role": ..., "content": [...]}. Each part of the content is a text; an
+image is `<image WIDTHxHEIGHT>`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Reply):
+    """One finished request: the engine's reply, and what the cascade knows about it. All token counts of a run are sums
+    over its calls."""
+
+    key: CallKey
+    dropped_tokens: int = 0
+    """Thinking tokens that were left out so that the prompt fits the context."""
+    parsed: str | None = None
+    """The answer as the scorer of the benchmark reads it. None: it cannot read it."""
+    started_at: Seconds | None = None
+    """When the request was made, in seconds since 1970 (Unix time), so that `started_at + total_s` is its end. Retries
+    do not count. None: not known, or the call is shared."""
     shared: bool = False
     """Whether another run of the same command made this call and this run only found it again. The tokens are those of
     that call. The call has no times: `total_s` is 0, and the other times are None."""
+    messages: LoggedPrompt | None = None
+    """The prompt, with `log_prompts=true`."""
+
+    @classmethod
+    def of(cls, reply: Reply, **known: Any) -> "Call":
+        """Return the call of a reply. `known`: the other fields, and those that take the place of the reply's."""
+        return cls(**{field.name: getattr(reply, field.name) for field in fields(Reply)} | known)
 
 
 CALL = TypeAdapter(Call)
 """Writes and reads the fields of a call as JSON values: for the call store, traces and scripts."""
 
 
-class Model(Protocol):
+class Model(ABC):
     """What a sample needs of an engine, or of one that is started again after a crash (`engines/restart.py`)."""
 
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+    @abstractmethod
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
         """Return the model's answer. Raises a `SampleError` or `EngineCrashed`."""
 
+    @abstractmethod
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         """Return the longest final part of `thinking` that fits the context with `prompt`, and the number of dropped
         tokens.
@@ -236,14 +259,15 @@ class Model(Protocol):
         prompt does not fit even without thinking, or if the engine cannot truncate.
         """
 
+    @abstractmethod
     def count_tokens(self, text: str) -> int | None:
         """Return the number of the model's tokens in a text. None: the engine has no tokenizer, or was never
         started."""
 
 
-class Engine(Model, Protocol):
-    """One running model, the base class of all engines. The constructor of an engine refuses a configuration that
-    cannot work, before anything starts: it raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
+class Engine(Model):
+    """One running model. The constructor of an engine refuses a configuration that cannot work, before anything starts:
+    it raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`.
 
     `generate` may be called any number of times at once; answers may come in any order. Cancelling a call frees its
     slot. A prompt that does not fit, or an image that cannot be prepared, raises a `SampleError` for that call only. A
@@ -266,6 +290,7 @@ class Engine(Model, Protocol):
         """False if it is known that the processes of the engine have ended."""
         return True
 
+    @abstractmethod
     def identity(self) -> str:
         """Return everything about the engine that can change an answer: version, model, checkpoint, arguments. The text
         may hold secrets: it is hashed, and never stored or shown. An endpoint must have started."""
@@ -278,9 +303,11 @@ class Engine(Model, Protocol):
     def count_tokens(self, text: str) -> int | None:
         return None if self.tokenizer is None else len(self.tokenizer.encode(text, add_special_tokens=False))
 
+    @abstractmethod
     async def start(self) -> None:
         """Start the engine. Raises `EngineStartError`; the caller must then call `close`."""
 
+    @abstractmethod
     async def close(self) -> None:
         """Stop the engine, also during its start, and leave no process behind. May be called more than once; `start`
         starts the engine again."""

@@ -73,10 +73,10 @@ def _dry_answer(config: Config, sample: Sample) -> Trace:
 
 def _print_calls(trace: Trace, sample: Sample, dry_run: bool) -> None:
     """Print the prompt of each call, and its answer and figures."""
-    for call, prompt in zip(trace.calls, trace.prompts, strict=True):
+    for call in trace.calls:
         limit = decoding_of(sample, call.key.prompt).max_tokens
         print(f"--- {call.key.side} {call.key.prompt}, at most {limit:,} tokens")
-        for message in prompt:
+        for message in call.messages or ():
             content = "\n".join(part.rstrip("\n") for part in message["content"])
             print(f"[{message['role']}]\n{content}")
         if not dry_run:

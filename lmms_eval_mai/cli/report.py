@@ -23,7 +23,7 @@ from lmms_eval_mai.cli.terminal import log_warnings_only, names_of, tell
 from lmms_eval_mai.engines.images import to_rgb
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method import files
-from lmms_eval_mai.method.thresholds import DEFAULT
+from lmms_eval_mai.method.methods import DEFAULT_CONFIDENCE
 from lmms_eval_mai.redaction import error_text
 
 SIDE = 384
@@ -81,7 +81,7 @@ def main(given: argparse.Namespace) -> None:
     if given.min_confidence is not None and not 0 < given.min_confidence <= 1:
         raise ArgumentError(f"--min_confidence {given.min_confidence:g} must be above 0 and at most 1.")
     runs = build.read(given.folders)
-    threshold = DEFAULT if given.min_confidence is None else given.min_confidence
+    threshold = DEFAULT_CONFIDENCE if given.min_confidence is None else given.min_confidence
     runs.gaps += rules.add_replays(runs, methods, threshold)
     report = build.of_runs(runs, tables, profile)
     print(FORMATS[given.format](report), end="")

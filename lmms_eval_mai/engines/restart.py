@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from loguru import logger
 
-from lmms_eval_mai.contract import Call, CallKey, Engine, Prompt, Sampling
+from lmms_eval_mai.contract import CallKey, Engine, Model, Prompt, Reply, Sampling
 from lmms_eval_mai.errors import CallTimeout, EngineCrashed, EngineCrashedByCall, EngineNotRunning, MaiError
 
 R = TypeVar("R")
@@ -23,7 +23,7 @@ MAX_CAUSES = 3
 """So many calls that crash the engine, without an answer between them, mean that the engine itself is broken."""
 
 
-class RestartedEngine:
+class RestartedEngine(Model):
     """One engine of a run, with its restarts. All methods run on one event loop."""
 
     def __init__(
@@ -93,12 +93,12 @@ class RestartedEngine:
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         return await self._with_restarts(prompt.key, lambda: self.engine.truncate_thinking(prompt, thinking, sampling))
 
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
         """Return the engine's answer. Raises a `SampleError`, also `CallTimeout` or `EngineCrashedByCall`; raises
         `EngineCrashed` if the engine cannot be restarted."""
         return await self._with_restarts(prompt.key, lambda: self._within_timeout(prompt, sampling))
 
-    async def _within_timeout(self, prompt: Prompt, sampling: Sampling) -> Call:
+    async def _within_timeout(self, prompt: Prompt, sampling: Sampling) -> Reply:
         try:
             # Before Python 3.12, asyncio.wait_for loses a cancellation at the moment the call ends (CPython #86296). A
             # worker of the scheduler that loses Ctrl-C in this way would continue with all remaining samples.

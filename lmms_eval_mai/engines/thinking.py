@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, TokenLogprobs
+from lmms_eval_mai.contract import EngineConfig, Prompt, Reply, Sampling, TokenLogprobs
 from lmms_eval_mai.errors import ArgumentError
 
 SWITCH = "enable_thinking"
@@ -107,8 +107,8 @@ def split(text: str, opened: str, is_cut: bool) -> tuple[str | None, str]:
     return thinking, text[place + len(end) :].lstrip()
 
 
-def with_thinking(call: Call, prompt: Prompt, shown: str, parser: Split | None = None) -> Call:
-    """Return a call whose thinking is apart from its text, if the model's own thinking is on. Another call keeps its
+def with_thinking(reply: Reply, prompt: Prompt, shown: str, parser: Split | None = None) -> Reply:
+    """Return a reply whose thinking is apart from its text, if the model's own thinking is on. Another reply keeps its
     text, without the marks of an empty thinking, and with the mark at the end of its prompt, as servers have it.
 
     `shown`: the end of the prompt as the model sees it. `parser`: used in place of the marks.
@@ -116,17 +116,17 @@ def with_thinking(call: Call, prompt: Prompt, shown: str, parser: Split | None =
     mark = next((start for start in STARTS if shown.rstrip().endswith(start)), "")
     if not prompt.native:
         if mark:
-            return dataclasses.replace(call, text=f"{mark}\n{call.text.lstrip()}")
-        text = without_empty(call.text)
-        logprobs = call.logprobs if text == call.text or call.logprobs is None else _from(call.logprobs, text)
-        return dataclasses.replace(call, text=text, logprobs=logprobs)
+            return dataclasses.replace(reply, text=f"{mark}\n{reply.text.lstrip()}")
+        text = without_empty(reply.text)
+        logprobs = reply.logprobs if text == reply.text or reply.logprobs is None else _from(reply.logprobs, text)
+        return dataclasses.replace(reply, text=text, logprobs=logprobs)
     if parser is None:
-        thinking, text = split(call.text, mark, call.finish_reason != "stop")
+        thinking, text = split(reply.text, mark, reply.finish_reason != "stop")
     else:
-        parsed, answer = parser(call.text)
+        parsed, answer = parser(reply.text)
         text = (answer or "").lstrip()
-        thinking = None if parsed is None and answer == call.text else (parsed or "").strip()
-    return dataclasses.replace(call, thinking=thinking, text=text)
+        thinking = None if parsed is None and answer == reply.text else (parsed or "").strip()
+    return dataclasses.replace(reply, thinking=thinking, text=text)
 
 
 def without_empty(text: str) -> str:

@@ -11,10 +11,9 @@ from lmms_eval.models.model_utils.usage_metrics import log_usage
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.harness.totals import Totals
 from lmms_eval_mai.method.agreement import extract_answer
-from lmms_eval_mai.method.trace import Trace
+from lmms_eval_mai.method.trace import Trace, trace_record
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.progress import Outcome
-from lmms_eval_mai.run.trace_record import trace_record
 
 NO_ANSWER = GenerationResult(None)
 """Result of a failed sample. Its text is None: when lmms-eval's response cache reads its own log again, it treats a

@@ -1,7 +1,7 @@
 """The method of the paper.
 
-Start with `methods.py`: it is Section 4, as the steps of each method, with a table of the equations. `run.py` runs the
-steps, `calls.py` makes the calls of one sample, `prompts.py` has the templates of Appendix C, `agreement.py` decides
+Start with `methods.py`: it is Section 4, as the steps of each method, with a table of the equations. `walk.py` walks
+through the steps, `run.py` makes their calls, `calls.py` makes one call, `prompts.py` has the templates of Appendix C, `agreement.py` decides
 whether two answers agree by the rules of their benchmark in `benchmarks.py`, and `trace.py` defines the input and the
 output. `files.py` reads a method of one's own.
 

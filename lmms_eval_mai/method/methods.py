@@ -10,8 +10,9 @@
     Eq. 12   R'_think^s = Select(R_think^s)                     the transfer, with the argument transfer=sparse
     Eq. 13   A_think^l = VLM_l(Q + R'_think^s + Prompt_simple)  the transfer, with the argument transfer=sparse
 
-`run.py` runs a method, and `files.py` reads one from a YAML file. Everything else about a method is read from its
-steps: the engines that start, the exits, its row in a report, and what it would have done with finished calls.
+`walk.py` walks through the steps, `run.py` makes their calls, and `files.py` reads a method from a YAML file.
+Everything else about a method is read from its steps: the engines that start, the exits, its row in a report, and what
+it would have done with finished calls.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -59,6 +60,27 @@ class Stop:
 
 Step = Ask | tuple[Ask, ...] | Stop
 """A call, several calls at the same time, or a stop."""
+
+
+DEFAULT_CONFIDENCE = 0.9
+"""The threshold of `sure` if the user gives none. It is not calibrated for any pair."""
+NEVER = 2.0
+"""A threshold that no probability reaches."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The thresholds of a method. A stop with `sure` asks for the probability that a model gave to its own short answer
+    of Eq. 5, p = P(A_short^l | Q + Prompt_simple) = exp(Call.answer_logprob). Not in the paper."""
+
+    min_confidence: float = DEFAULT_CONFIDENCE
+    """The least probability of a confident answer, above 0 and at most 1."""
+    by_benchmark: Mapping[str, float] = field(default_factory=dict)
+    """Benchmark -> its own threshold, from a file of `lmms-eval-mai calibrate`."""
+
+    def of(self, benchmark: str) -> float:
+        """Return the threshold of a benchmark."""
+        return self.by_benchmark.get(benchmark, self.min_confidence)
 
 
 @dataclass(frozen=True)

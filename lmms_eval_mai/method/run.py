@@ -1,16 +1,90 @@
 """Runs a method on one sample, from its first call to its trace. Many samples run at once, and none waits for another.
 
-`methods.py` has the steps of each method and the equations of the paper, and `calls.py` makes one call.
+`methods.py` has the steps of each method and the equations of the paper, `walk.py` walks through them, and `calls.py`
+makes one call.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
-from lmms_eval_mai.contract import AttentionRequest, Call, CallPrompt, Side
+from lmms_eval_mai.contract import CALL_PROMPTS, AttentionRequest, Call, Image, TokenWeights
+from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.method import prompts
-from lmms_eval_mai.method.calls import Asked, OpenSample, Pair, gather_or_cancel
-from lmms_eval_mai.method.methods import IN_TWO_STAGES, THINKING, VARIANT_OF, Ask, Stop, asks_of, prompt_of
-from lmms_eval_mai.method.sparse import Sparse
-from lmms_eval_mai.method.trace import Sample, Trace
+from lmms_eval_mai.method.agreement import extract_answer, without_answer
+from lmms_eval_mai.method.calls import Pair, gather_or_cancel
+from lmms_eval_mai.method.methods import VARIANT_OF, Ask, Stop
+from lmms_eval_mai.method.sparse import Selection, Sparse, select
+from lmms_eval_mai.method.trace import Sample, Trace, category_of
+from lmms_eval_mai.method.walk import AskCalls, CallName, Verifier, calls_of, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an `Ask` brought: the call with the thinking, and the call with the answer. They are the same call, except
+    in the two-stage form (Eq. 8)."""
+
+    thinking: Call
+    answer: Call
+
+
+@dataclass
+class OpenSample:
+    """A sample while it is answered: its calls so far."""
+
+    sample: Sample
+    pair: Pair
+    calls: dict[CallName, Call] = field(default_factory=dict)
+    asked: dict[str, Asked] = field(default_factory=dict)
+    """Name of an `Ask` -> what it brought."""
+    answers: dict[str, Call] = field(default_factory=dict)
+    """Name of an `Ask` -> the call with the answer."""
+    selection: Selection | None = None
+
+    @property
+    def verifier(self) -> Verifier:
+        """Decides at the stops, with the user's choices."""
+        benchmark = self.sample.benchmark
+        return Verifier(benchmark, self.pair.rules, self.pair.thresholds.of(benchmark.name))
+
+    def stops_at(self, stop: Stop) -> bool:
+        """Return whether the conditions of a stop hold."""
+        return self.verifier.holds(stop, self.answers)
+
+    def calls_of(self, ask: Ask) -> AskCalls:
+        """Return the names of the calls of an `Ask`."""
+        sample, pair = self.sample, self.pair
+        return calls_of(ask, pair.method, sample.variant, sample.two_stage, pair.think)
+
+    async def call(
+        self, name: CallName, *text: str, thinking: str = "", attention: AttentionRequest | None = None
+    ) -> Call:
+        """Make a call, unless it is made already: `explain` and `think` are one call in a task with prompt E. The
+        arguments and the errors are those of `Pair.call`."""
+        if name not in self.calls:
+            call = await self.pair.call(self.sample, name, *text, thinking=thinking, attention=attention)
+            # A trace must not hold the attention weights, which are hundreds of MB in all.
+            self.calls[name] = call if call.attention is None else replace(call, attention=None)
+            return call
+        return self.calls[name]
+
+    def finish(self, exit: str, answer: Call) -> Trace:
+        """Return the trace. Its calls are in the order of their prompts, because short answers may finish in any
+        order."""
+        sample, pair = self.sample, self.pair
+        calls = self.calls.values()
+        parts = (part for message in sample.question for part in message.content)
+        return Trace(
+            exit,
+            answer,
+            tuple(sorted(calls, key=lambda call: (CALL_PROMPTS.index(call.key.prompt), call.key.side == "large"))),
+            replace(pair.settings, method=pair.method, options={**pair.settings.options, **sample.decoding}),
+            readable=answer.parsed is not None if sample.variant is not None else bool(extract_answer(answer.text)),
+            selection=self.selection,
+            min_confidence=self.verifier.threshold if pair.method.needs_threshold else None,
+            images=tuple(part.uuid for part in parts if isinstance(part, Image)),
+            category=category_of(sample.doc),
+        )
 
 
 async def run(sample: Sample, pair: Pair) -> Trace:
@@ -19,81 +93,83 @@ async def run(sample: Sample, pair: Pair) -> Trace:
     if pair.method.function is not None:
         trace: Trace = await pair.method.function(opened)
         return trace
-    for step in pair.method.steps:
+    for step in walk(pair.method, opened.verifier, opened.answers):
         if isinstance(step, Stop):
-            if opened.stops_at(step):
-                return opened.finish(step.exit, opened.asked[step.answer].answer)
-        else:
-            await _ask_together(opened, asks_of(step))
-    raise AssertionError(f"{pair.method.name} does not end with a stop that has no condition")
+            return opened.finish(step.exit, opened.answers[step.answer])
+        same: defaultdict[CallName, list[Ask]] = defaultdict(list)
+        for one in step:
+            same[opened.calls_of(one).thinking].append(one)
+        await gather_or_cancel(_ask_in_turn(opened, asks) for asks in same.values())
+    raise AssertionError("a walk ends with a stop")
 
 
-async def _ask_together(opened: OpenSample, asks: Iterable[Ask]) -> None:
-    """Make the calls of a step at the same time. Two with the same prompt, such as `explain` and `think` in a task with
-    prompt E, are one call."""
-    first: dict[tuple[Side, CallPrompt], Ask] = {}
-    same: list[Ask] = []
+async def _ask_in_turn(opened: OpenSample, asks: Iterable[Ask]) -> None:
+    """Make the calls of some asks that share a call."""
     for one in asks:
-        prompt = prompt_of(one, opened.sample.variant, opened.pair.think)
-        if first.setdefault((one.side, prompt), one) is not one:
-            same.append(one)
-    await gather_or_cancel(ask(opened, one) for one in first.values())
-    for one in same:
         await ask(opened, one)
 
 
 async def ask(opened: OpenSample, step: Ask) -> Asked:
-    """Make the call of a step, or two calls in the two-stage form. Other steps find the result in `opened.asked`."""
-    prompt = prompt_of(step, opened.sample.variant, opened.pair.think)
-    if prompt == "transfer":
-        asked = Asked(await _transfer(opened, step))
-    elif prompt in THINKING:
-        asked = await _think(opened, step, prompt)
-    else:  # Eq. 5 and 6; another lmms-eval task asks for a short answer by its own prompt
-        text = "" if prompt == "task" else prompts.instruction("S", opened.sample.kind)
-        asked = Asked(await opened.call(step.side, prompt, text))
-    opened.asked[step.name] = asked
-    return asked
+    """Make the calls of an `Ask`. Later steps find the result in `opened.asked`."""
+    names, kind = opened.calls_of(step), opened.sample.kind
+    if names.thinking.prompt == "transfer":
+        thinking = await _transfer(opened, step, names)
+    else:
+        # Eq. 5 to 7; Eq. 10 if the large model thinks. Another lmms-eval task asks for a short answer itself.
+        variant = VARIANT_OF.get(names.thinking.prompt)
+        if variant is None or (variant == "native" and opened.sample.variant is None):
+            text = ""
+        else:
+            text = prompts.instruction(variant, kind)
+        thinking = await opened.call(names.thinking, text)
+    answer = thinking
+    if names.answer != names.thinking:  # Eq. 8
+        answer = await opened.call(names.answer, prompts.stage2(thinking.text, kind), thinking=thinking.text)
+    opened.asked[step.name], opened.answers[step.name] = Asked(thinking, answer), answer
+    return opened.asked[step.name]
 
 
-async def _think(opened: OpenSample, step: Ask, prompt: CallPrompt) -> Asked:
-    """Let a model think. Returns the call with the thinking and the call with the answer after it.
-
-    In the one-stage form the two are the same call: "adopting R_think^s in lieu of A_think^s" (end of Section 4.2). In
-    the two-stage form (S2, Appendix B.3) a second call gives the answer, if the method uses it. A model that thinks by
-    itself answers after its thinking, so it has one stage in all tasks.
-    """
-    kind, side = opened.sample.kind, step.side
-    own = prompt == "native" and opened.sample.variant is None  # another lmms-eval task asks for a short answer itself
-    text = "" if own else prompts.instruction(VARIANT_OF[prompt], kind)
-    thinking = await opened.call(side, prompt, text)  # Eq. 7; Eq. 10 if the side is large
-    if prompt not in IN_TWO_STAGES or not opened.sample.two_stage or not opened.pair.method.is_answer_used(step):
-        return Asked(thinking)
-    text = prompts.stage2(thinking.text, kind)
-    answer = await opened.call(side, "stage2", text, thinking=thinking.text, of=thinking.key.name)  # Eq. 8
-    return Asked(thinking, answer)
-
-
-async def _transfer(opened: OpenSample, step: Ask) -> Call:
+async def _transfer(opened: OpenSample, step: Ask, names: AskCalls) -> Call:
     """Return the answer to the Reason Transfer prompt: with the whole thinking (Eq. 9), or with its key tokens
     (Eq. 13)."""
-    sample, sparse, thinking = opened.sample, opened.pair.sparse, opened.asked[step.of].thinking
-    reference = opened.reference(thinking)
-    if sparse is not None and reference:
-        reference = await _select(opened, sparse, thinking, reference)  # Eq. 12
-    text = prompts.transfer(sample.benchmark.transfer_prompt, reference, sample.kind)
-    # Eq. 9; Eq. 13 with transfer=sparse
-    return await opened.call(step.side, "transfer", text, thinking=reference, of=thinking.key.name)
+    sample, sparse = opened.sample, opened.pair.sparse
+    thinking = transferred_thinking(opened.asked[step.of].thinking, opened)
+    if sparse is not None and thinking and names.score is not None:
+        thinking = await _select(opened, sparse, names.score, thinking)  # Eq. 12
+    text = prompts.transfer(sample.benchmark.transfer_prompt, thinking, sample.kind)
+    return await opened.call(names.answer, text, thinking=thinking)  # Eq. 9; Eq. 13 with transfer=sparse
 
 
-async def _select(opened: OpenSample, sparse: Sparse, thinking: Call, reference: str) -> str:
+def transferred_thinking(call: Call, opened: OpenSample) -> str:
+    """Return what the transfer prompt has of a thinking: the whole response, or the response without its
+    `[[answer]]`. Of a model's own thinking: the thinking with the answer after it, or without."""
+    choice = opened.pair.transfer_answer or prompts.TRANSFER_ANSWER[opened.sample.benchmark.transfer_prompt]
+    if call.thinking is not None:
+        answer = call.text.strip() if choice == "keep" else ""
+        return f"{call.thinking}\n\n{answer}" if answer else call.thinking
+    return call.text if choice == "keep" else without_answer(call.text)
+
+
+async def _select(opened: OpenSample, sparse: Sparse, name: CallName, thinking: str) -> str:
     """Return the key tokens of the thinking as text: Select() of Eq. 12.
 
     The weights are attention to the thinking: that of the last token of the transfer prompt of Eq. 9 (Section 4.2), in
-    the large model (our reading, docs/paper-notes.md). This is a prefill of its own.
+    the large model (our reading, docs/paper-notes.md). This is a prefill of its own. Raises `SampleError` if a weight
+    is not a number.
     """
-    before, after = prompts.transfer_parts(opened.sample.benchmark.transfer_prompt, opened.sample.kind)
-    prompt, request = (before, reference, after), AttentionRequest(sparse.layer, reference)
-    scored = await opened.call("large", "score", *prompt, thinking=reference, attention=request, of=thinking.key.name)
-    assert scored.attention is not None  # by the contract of the engines
-    return opened.select(scored.attention, sparse).text
+    sample = opened.sample
+    before, after = prompts.transfer_parts(sample.benchmark.transfer_prompt, sample.kind)
+    request = AttentionRequest(sparse.layer, thinking)
+    scored = await opened.call(name, before, thinking, after, thinking=thinking, attention=request)
+    weights: TokenWeights | None = scored.attention
+    assert weights is not None  # by the contract of the engines
+    try:
+        selection = select(weights.tokens, weights.weights, sparse)
+    except ValueError as error:
+        raise SampleError(
+            f"{sample.task} document {sample.doc_id}: the large model gave attention weights that cannot be used "
+            f"({error}). Try large_dtype=float32, or transfer=full."
+        ) from error
+    tokens = opened.pair.models["large"].count_tokens(selection.text)  # the large model's tokenizer counts them again
+    opened.selection = replace(selection, layer=sparse.layer, transferred_tokens=tokens)
+    return selection.text

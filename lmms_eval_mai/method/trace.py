@@ -1,12 +1,25 @@
-"""The input and the output of the method as plain data: a `Sample` and its `Trace`."""
+"""The input and the output of the method as plain data: a `Sample` and its `Trace`, also as JSON values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lmms_eval_mai.contract import Call, CallPrompt, ContentPart, Image, Message, Sampling, Side
+from pydantic import TypeAdapter
+
+from lmms_eval_mai.contract import (
+    CALL,
+    SIDES,
+    Call,
+    CallPrompt,
+    ContentPart,
+    Image,
+    LoggedPrompt,
+    Message,
+    Sampling,
+    Side,
+)
 from lmms_eval_mai.method.agreement import Benchmark, Doc, extract_answer
-from lmms_eval_mai.method.methods import MAI, Method
+from lmms_eval_mai.method.methods import MAI, Method, steps_of
 from lmms_eval_mai.method.prompts import Kind, Variant
 from lmms_eval_mai.method.sparse import Selection
 
@@ -54,11 +67,6 @@ class Sample:
     """The decoding arguments that are not those of our tasks, for the trace."""
 
 
-LoggedPrompt = tuple[Mapping[str, Any], ...]
-"""The messages of a prompt, each in the form {"role": ..., "content": [...]}. Each part of the content is a text; an
-image is `<image WIDTHxHEIGHT>`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Trace:
     """The record of one sample's run: its calls and its exit."""
@@ -72,12 +80,10 @@ class Trace:
     settings: Settings = Settings()
     readable: bool = True
     """Whether the scorer can read the final answer. For another lmms-eval task: whether the answer is not empty."""
-    prompts: tuple[LoggedPrompt, ...] = ()
-    """The prompt of each call, with `log_prompts=true`; else empty."""
     selection: Selection | None = None
     """The tokens of the thinking that were transferred (Eq. 12). None: the whole thinking was transferred, or none."""
     min_confidence: float | None = None
-    """The threshold of the run. None: no stop used it."""
+    """The threshold of the run. None: no stop of its method uses it."""
     images: tuple[str, ...] = ()
     """The hashes of the images' pixels. Documents with a common image are not independent of each other."""
     chose_threshold: bool = False
@@ -106,3 +112,41 @@ def category_of(doc: Doc) -> str | None:
     kind = doc.get("category") or doc.get("answer_type")
     kind = ", ".join(map(str, kind)) if isinstance(kind, list | tuple) else kind
     return kind if isinstance(kind, str) and kind else None
+
+
+# --- as JSON values, in lmms-eval's samples file and in the server's replies (docs/output.md) ---
+
+SELECTION = TypeAdapter(Selection)
+
+
+def trace_record(trace: Trace) -> dict[str, Any]:
+    """Return a trace as JSON values. What is not known is left out."""
+    settings = trace.settings
+    known = {name: value for name in ("min_confidence", "category") if (value := getattr(trace, name)) is not None}
+    known |= {"parsed": parsed} if (parsed := trace.answer.parsed) is not None else {}
+    record: dict[str, Any] = {
+        "exit": trace.exit,
+        "readable": trace.readable,
+        "calls": [call_record(call) for call in trace.calls],
+        **known,
+        "images": list(trace.images),
+        "chose_threshold": trace.chose_threshold,
+        "method": settings.method.name,
+        "steps": steps_of(settings.method),
+        "options": dict(settings.options),
+        **{side: model for side in SIDES if (model := getattr(settings, side))},
+        "engines": dict(settings.engines),
+        "version": settings.version,
+    }
+    if (selection := trace.selection) is not None:
+        record["selection"] = SELECTION.dump_python(selection, exclude={"positions"}, exclude_none=True)
+        record["selection"]["kept_tokens"] = selection.kept_tokens
+    return record
+
+
+def call_record(call: Call) -> dict[str, Any]:
+    """Return a call as JSON values. A shared call has no times."""
+    no_times = {"total_s"} if call.shared else set()
+    fields = CALL.dump_python(call, exclude={"key", "logprobs", "attention", *no_times}, exclude_none=True)
+    of = {"of": call.key.of} if call.key.of else {}
+    return {"side": call.key.side, "prompt": call.key.prompt, **of, **fields}

@@ -10,8 +10,7 @@ from typing import Any
 from lmms_eval_mai.contract import Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.files import of_steps
-from lmms_eval_mai.method.methods import Method, steps_of
-from lmms_eval_mai.method.thresholds import NEVER, Thresholds
+from lmms_eval_mai.method.methods import NEVER, Method, Thresholds, steps_of
 
 FORMAT = 2
 

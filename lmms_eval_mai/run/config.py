@@ -29,9 +29,8 @@ from lmms_eval_mai.engines.build import ENGINES, argument_names
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method import files
 from lmms_eval_mai.method.agreement import AgreementRules
-from lmms_eval_mai.method.methods import MAI, Method
+from lmms_eval_mai.method.methods import DEFAULT_CONFIDENCE, MAI, Method, Thresholds
 from lmms_eval_mai.method.prompts import TransferAnswer
-from lmms_eval_mai.method.thresholds import DEFAULT, Thresholds
 from lmms_eval_mai.method.trace import Settings
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run import calibration, presets
@@ -167,7 +166,7 @@ class Config(Arguments):
         """Return the thresholds of the method."""
         if self.calibrated is not None:
             return self.calibrated.thresholds
-        return Thresholds(self.min_confidence if isinstance(self.min_confidence, float) else DEFAULT)
+        return Thresholds(self.min_confidence if isinstance(self.min_confidence, float) else DEFAULT_CONFIDENCE)
 
     @property
     def settings(self) -> Settings:

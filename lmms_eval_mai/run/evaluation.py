@@ -15,9 +15,9 @@ from lmms_eval_mai.errors import ArgumentError, EngineStartError, MaiError, Samp
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.agreement import extract_answer
 from lmms_eval_mai.method.calls import Pair
+from lmms_eval_mai.method.methods import DEFAULT_CONFIDENCE
 from lmms_eval_mai.method.run import run
 from lmms_eval_mai.method.sparse import Sparse
-from lmms_eval_mai.method.thresholds import DEFAULT
 from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.engines import Engines
@@ -237,7 +237,7 @@ class Evaluation:
         if not method.needs_threshold or isinstance(config.min_confidence, float):
             return
         if calibration is None or config.calibrated is None:
-            doubts = [f"it is the default {DEFAULT}, which is not calibrated for this pair"]
+            doubts = [f"it is the default {DEFAULT_CONFIDENCE}, which is not calibrated for this pair"]
         else:
             models = {engine.side: engine.model for engine in config.engines()}
             doubts = [*calibration.doubts(method, models, engines, config.think)]

@@ -25,8 +25,7 @@ from starlette.types import Send
 from lmms_eval_mai.contract import Call
 from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.method.methods import THINKING
-from lmms_eval_mai.method.trace import Trace
-from lmms_eval_mai.run.trace_record import trace_record
+from lmms_eval_mai.method.trace import Trace, trace_record
 from lmms_eval_mai.serve.chat_request import read_request
 from lmms_eval_mai.serve.errors import RETRY_AFTER_S, RequestError, to_request_error, wrong_path
 from lmms_eval_mai.serve.question import Question, question_of

@@ -11,10 +11,10 @@ from typing import Any
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from lmms_eval_mai.contract import Call, Image, Side
+from lmms_eval_mai.contract import Call, CallKey, Image, Side
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.method.benchmarks import GENERIC
-from lmms_eval_mai.method.calls import CallEvent, Pair
+from lmms_eval_mai.method.calls import Pair
 from lmms_eval_mai.method.run import run
 from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.config import Config
@@ -51,19 +51,18 @@ class Metrics:
         """Return for how many seconds a side has had calls without answering any. 0 if it has no calls."""
         return time.monotonic() - self._answered_at[side] if self._running[side] else 0.0
 
-    def observe(self, event: CallEvent) -> None:
-        """Count a call that has begun, is done or has failed. Runs on the event loop of the engines only."""
-        side, call = event.key.side, event.call
-        has_begun = call is None and event.error is None
-        if call is not None or (has_begun and not self._running[side]):
+    def observe(self, key: CallKey, outcome: Call | BaseException | None) -> None:
+        """Count a call that has begun (None), is done or has failed. Runs on the event loop of the engines only."""
+        side = key.side
+        if isinstance(outcome, Call) or (outcome is None and not self._running[side]):
             self._answered_at[side] = time.monotonic()
-        self._running[side] += 1 if has_begun else -1
-        if isinstance(event.error, MaiError):
-            self.errors.labels(side, type(event.error).__name__).inc()
-        if call is not None:
-            self.call_s.labels(side, event.key.prompt).observe(call.total_s)
+        self._running[side] += 1 if outcome is None else -1
+        if isinstance(outcome, MaiError):
+            self.errors.labels(side, type(outcome).__name__).inc()
+        if isinstance(outcome, Call):
+            self.call_s.labels(side, key.prompt).observe(outcome.total_s)
             for kind in ("prompt", "cached", "output"):
-                self.tokens.labels(side, kind).inc(getattr(call, f"{kind}_tokens"))
+                self.tokens.labels(side, kind).inc(getattr(outcome, f"{kind}_tokens"))
 
 
 class Service:
@@ -117,10 +116,10 @@ class Service:
         number, self.asked = self.asked, self.asked + 1
         loop, calls = asyncio.get_running_loop(), asyncio.Queue[Call | None]()
 
-        def on_call(event: CallEvent) -> None:  # on the event loop of the engines
-            self.metrics.observe(event)
-            if event.call is not None:
-                loop.call_soon_threadsafe(calls.put_nowait, event.call)
+        def on_call(key: CallKey, outcome: Call | BaseException | None) -> None:  # on the event loop of the engines
+            self.metrics.observe(key, outcome)
+            if isinstance(outcome, Call):
+                loop.call_soon_threadsafe(calls.put_nowait, outcome)
 
         async def ask(sample: Sample, pair: Pair) -> Trace:
             method, thresholds = question.config.method, question.config.thresholds

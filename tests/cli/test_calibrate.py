@@ -20,8 +20,7 @@ from lmms_eval_mai.analysis.runs.replay import replay
 from lmms_eval_mai.analysis.tables.build import read
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.agreement import AgreementRules
-from lmms_eval_mai.method.methods import MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, METHODS, OWN_THINKING
-from lmms_eval_mai.method.thresholds import NEVER
+from lmms_eval_mai.method.methods import MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, METHODS, NEVER, OWN_THINKING
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import parse
 

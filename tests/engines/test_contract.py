@@ -15,7 +15,7 @@ from support.engines import GREEDY, Running, answer, engine_of, make_image, proc
 from support.loop import LoopThread
 from support.servers import Server
 
-from lmms_eval_mai.contract import Call, Image, Sampling
+from lmms_eval_mai.contract import Image, Reply, Sampling
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 from lmms_eval_mai.engines.scripted.engine import ScriptedEngine
 from lmms_eval_mai.errors import EngineNotRunning, PromptTooLong, SampleError
@@ -72,9 +72,8 @@ def test_an_engine_that_was_never_started_raises_engine_crashed(kind: str, tiny_
 
 def test_each_of_many_calls_at_once_gets_its_own_answer(running: Running) -> None:
     calls = running.generate(*(question(i) for i in range(12)))
-    assert [call.key.doc_id for call in calls] == list(range(12))
     for call in calls:
-        assert isinstance(call, Call) and call.finish_reason in ("stop", "length")
+        assert isinstance(call, Reply) and call.finish_reason in ("stop", "length")
         assert call.prompt_tokens > 0 and call.output_tokens == 12 and call.cached_tokens >= 0
         assert call.logprobs is None and call.answer_logprob is None  # the prompt does not ask for them
         assert 0 <= (call.queued_s or 0) <= call.total_s and 0 < (call.ttft_s or call.total_s) <= call.total_s
@@ -83,7 +82,7 @@ def test_each_of_many_calls_at_once_gets_its_own_answer(running: Running) -> Non
 def test_a_prompt_that_cannot_be_answered_fails_without_failing_other_calls(running: Running) -> None:
     bad = prompt(1, make_image(), "unanswerable " * 5000)
     first, error, last = running.generate(question(0), bad, question(2))
-    assert isinstance(first, Call) and isinstance(last, Call)
+    assert isinstance(first, Reply) and isinstance(last, Reply)
     assert isinstance(error, SampleError)
     assert "contract document 1, small simple" in str(error)
 
@@ -99,7 +98,7 @@ def test_a_cancelled_call_frees_its_slot(running: Running) -> None:
 
     running.loop.run(cancel())
     (call,) = running.generate(question(8))
-    assert call.key.doc_id == 8
+    assert call.output_tokens > 0
     if (llm := getattr(running.engine, "llm", None)) is not None:
         assert llm.get_num_unfinished_requests() == 0
 
@@ -108,15 +107,15 @@ def test_a_cancelled_call_frees_its_slot(running: Running) -> None:
 
 
 @pytest.fixture(scope="module")
-def expected(server: Server, vllm: Running) -> list[Call]:
+def expected(server: Server, vllm: Running) -> list[Reply]:
     """vLLM's answers to calls that were made one after the other, of different lengths."""
     calls = [vllm.generate(question(i), sampling=Sampling(max_tokens=16 + i, ignore_eos=True))[0] for i in range(8)]
     assert len({call.text for call in calls}) > 3
     return calls
 
 
-def test_all_engines_give_the_same_texts_and_token_counts(real: Running, expected: list[Call]) -> None:
-    async def at_once() -> list[Call]:
+def test_all_engines_give_the_same_texts_and_token_counts(real: Running, expected: list[Reply]) -> None:
+    async def at_once() -> list[Reply]:
         return await asyncio.gather(
             *(real.engine.generate(question(i), Sampling(max_tokens=16 + i, ignore_eos=True)) for i in range(8))
         )
@@ -133,7 +132,7 @@ def readable(text: str) -> str:
 
 
 def test_an_assistant_model_changes_no_token_and_prints_nothing(
-    expected: list[Call],
+    expected: list[Reply],
     vllm: Running,
     tiny_pair: tuple[Path, Path],
     loop: LoopThread,
@@ -147,7 +146,7 @@ def test_an_assistant_model_changes_no_token_and_prints_nothing(
         assert "one call at a time" in drafted.engine.description
         for i, wanted in enumerate(expected):
             (call,) = drafted.generate(question(i), sampling=Sampling(max_tokens=16 + i, ignore_eos=True))
-            assert isinstance(call, Call), call
+            assert isinstance(call, Reply), call
             assert (call.text, call.output_tokens) == (wanted.text, wanted.output_tokens)
         stopped = replace(FREE, stop=(expected[0].text[5:8],))
         assert figures(drafted, stopped) == figures(vllm, stopped)
@@ -250,7 +249,7 @@ def test_tokens_of_a_text_are_those_of_the_models_own_tokenizer(real: Running, t
 def test_an_image_that_cannot_be_prepared_fails_only_its_sample(real: Running) -> None:
     thin = prompt(5, Image(PilImage.new("RGB", (1, 1000)), "thin"), "What is it?")
     first, error = real.generate(question(0), thin)
-    assert isinstance(first, Call)
+    assert isinstance(first, Reply)
     assert isinstance(error, SampleError) and "document 5" in str(error)
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.engines import engine_of, make_image, prompt, started
 from support.loop import LoopThread
 
-from lmms_eval_mai.contract import Call, CallPrompt, Prompt, Sampling
+from lmms_eval_mai.contract import CallPrompt, Prompt, Reply, Sampling
 from lmms_eval_mai.errors import ArgumentError
 
 QUESTION = prompt(0, make_image("red"), "Is there a dog in the image?\n", "Answer the question.")
@@ -35,7 +35,7 @@ def test_vllm_switches_the_thinking_on_in_native_calls_only_and_ends_it_at_its_b
         (cut,) = running.generate(asked("native"), sampling=sampling)
         (ended,) = running.generate(asked("native"), sampling=replace(sampling, thinking_token_budget=8))
         (short,) = running.generate(asked("simple"), sampling=sampling)
-    assert all(isinstance(call, Call) for call in (cut, ended, short))
+    assert all(isinstance(call, Reply) for call in (cut, ended, short))
     assert cut.thinking and cut.text == "" and cut.finish_reason == "length"
     assert ended.thinking and ended.text and ended.output_tokens == 40
     assert short.thinking is None and short.text

@@ -7,7 +7,7 @@ import pytest
 from support.engines import engine_of, make_image, processor_inputs, prompt, started
 from support.loop import LoopThread
 
-from lmms_eval_mai.contract import Call
+from lmms_eval_mai.contract import Reply
 
 pytestmark = pytest.mark.long
 
@@ -25,7 +25,7 @@ PROMPTS = (
 
 
 def figures(calls: list[Any]) -> list[Any]:
-    assert all(isinstance(call, Call) for call in calls), calls
+    assert all(isinstance(call, Reply) for call in calls), calls
     return [(call.text, call.finish_reason, call.prompt_tokens, call.image_tokens) for call in calls]
 
 

@@ -14,9 +14,9 @@ import pytest
 from support.endpoints import SAMPLING, call, engine_of, noise_image, prompt, running, until, with_servers
 from support.scripted_server import ScriptedServer
 
-from lmms_eval_mai.contract import Call, CallKey, Sampling, TokenLogprobs
+from lmms_eval_mai.contract import CallKey, Reply, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.openai.chat import to_call
+from lmms_eval_mai.engines.openai.chat import to_reply
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 from lmms_eval_mai.engines.openai.options import proxy_of
 from lmms_eval_mai.errors import (
@@ -47,7 +47,7 @@ def test_a_temporary_error_is_retried(fault: Any) -> None:
     faults = deque([fault])
     servers = [ScriptedServer(faults=faults), ScriptedServer(faults=faults)]  # no pause before the other server
     result = with_servers(servers, call)
-    assert isinstance(result, Call) and (result.text, result.finish_reason) == ("[[Yes]]", "stop")
+    assert isinstance(result, Reply) and (result.text, result.finish_reason) == ("[[Yes]]", "stop")
     assert (result.prompt_tokens, result.cached_tokens, result.output_tokens) == (50, 32, 5)
     assert [(len(server.seen), server.answered) for server in servers] in ([(1, 0), (1, 1)], [(1, 1), (1, 0)])
 
@@ -133,7 +133,7 @@ def test_a_server_that_starts_later_is_waited_for() -> None:
             await engine.close()
             return answer
 
-    assert isinstance(asyncio.run(run()), Call)
+    assert isinstance(asyncio.run(run()), Reply)
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,9 @@ def test_a_server_that_cannot_be_used_is_refused_at_the_start(
 def test_a_key_and_the_name_of_a_model_reach_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINE", "sk-right\n")  # as in mounted secrets
     server = ScriptedServer(models=("a", "b"), key="sk-right")
-    assert isinstance(with_servers([server], call, api_key_env="MINE", model="b"), Call)
+    assert isinstance(with_servers([server], call, api_key_env="MINE", model="b"), Reply)
     assert server.seen[0]["model"] == "b"
-    assert isinstance(with_servers([ScriptedServer(lists_models=False)], call, model="scripted"), Call)
+    assert isinstance(with_servers([ScriptedServer(lists_models=False)], call, model="scripted"), Reply)
 
 
 def test_the_identity_is_that_of_the_served_model_and_of_the_arguments_that_change_an_answer() -> None:
@@ -279,7 +279,7 @@ def with_logprob(value: Any) -> Any:
 )
 def test_an_invalid_field_of_a_reply_is_named_in_the_error_of_its_sample(field: str, reply: Any) -> None:
     with pytest.raises(SampleError, match=f"t document 0, small simple: .*{field}.* "):
-        to_call(prompt(), json.dumps(reply), 1.0)
+        to_reply(prompt(), json.dumps(reply), 1.0)
 
 
 THOUGHT = "<think>\nI look.\n</think>\n\n[[Yes]]"
@@ -306,10 +306,10 @@ def test_the_text_of_a_reply_is_its_thinking_in_tags_and_then_its_content_and_th
 ) -> None:
     """The messages are those of vLLM's server with a reasoning parser and without one, of DeepSeek and of Mistral."""
     reply = json.dumps(choice(finish_reason, **message))
-    call = to_call(replace(prompt(), key=CallKey("t", 0, 0, "small", "native")), reply, 1.0)
+    call = to_reply(replace(prompt(), key=CallKey("t", 0, 0, "small", "native")), reply, 1.0)
     assert (call.thinking, call.text) == native
     if text is not None:  # a thinking alone is no complete answer
-        assert to_call(prompt(), reply, 1.0).text == text
+        assert to_reply(prompt(), reply, 1.0).text == text
 
 
 def test_log_probabilities_are_asked_for_only_by_their_prompt_and_refused_once_by_each_endpoint() -> None:
@@ -317,7 +317,7 @@ def test_log_probabilities_are_asked_for_only_by_their_prompt_and_refused_once_b
     yes = [{"token": text, "logprob": value} for text, value in (("[[", -0.1), ("Yes", -0.5), ("]]", 1e-9))]
     servers = [ScriptedServer(logprobs="refuse", seconds=0.01), ScriptedServer(logprobs=yes)]
 
-    async def call_all(engine: OpenAIEngine) -> list[Call]:
+    async def call_all(engine: OpenAIEngine) -> list[Reply]:
         calls = [await asyncio.gather(*(call(engine, doc_id=i, logprobs=wants) for i in range(12)))
                  for wants in (True, True, False)]  # fmt: skip
         return [*calls[1], *calls[2]]
@@ -357,7 +357,7 @@ def test_requests_use_the_proxy_of_the_environment_and_the_key_whatever_netrc_ha
             monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
             engine = engine_of("http://model.invalid/v1")
             await engine.start()
-            assert isinstance(await call(engine), Call)
+            assert isinstance(await call(engine), Reply)
             await engine.close()
 
     asyncio.run(run())

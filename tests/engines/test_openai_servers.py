@@ -12,10 +12,10 @@ from support.endpoints import engine_of, until
 from support.samples import sample
 from support.servers import Server
 
-from lmms_eval_mai.contract import Call, Message
+from lmms_eval_mai.contract import Call, CallKey, Message
 from lmms_eval_mai.engines.restart import RestartedEngine
 from lmms_eval_mai.method import run as method_run
-from lmms_eval_mai.method.calls import CallEvent, Pair
+from lmms_eval_mai.method.calls import Pair
 from lmms_eval_mai.method.methods import SMALL
 from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.scheduler import run_samples
@@ -46,8 +46,8 @@ def test_a_server_that_is_killed_and_restarted_loses_no_call_and_repeats_none(se
     async def run(name: str, is_killed: bool) -> tuple[list[str], Counter[int]]:
         texts, finished = [""] * SAMPLES, Counter[int]()
 
-        def count(event: CallEvent) -> None:
-            finished[event.key.doc_id] += isinstance(event.call, Call)
+        def count(key: CallKey, outcome: Any) -> None:
+            finished[key.doc_id] += isinstance(outcome, Call)
 
         async def report(number: int, trace: Any) -> bool:
             assert isinstance(trace, Trace), trace

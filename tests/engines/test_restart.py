@@ -10,7 +10,7 @@ import pytest
 from support.endpoints import until
 from support.samples import sample
 
-from lmms_eval_mai.contract import Call, CallKey, Prompt, Sampling, Side
+from lmms_eval_mai.contract import CallKey, Prompt, Reply, Sampling, Side
 from lmms_eval_mai.engines.restart import RestartedEngine
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import (
@@ -68,7 +68,7 @@ class Counting(ScriptedEngine):
         await turns_of_the_loop(3)
         await super().close()
 
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
@@ -95,7 +95,7 @@ def with_engine(inner: Counting, use: Callable[[RestartedEngine], Awaitable[Any]
     return asyncio.run(run())
 
 
-def call(engine: RestartedEngine, number: int) -> Awaitable[Call]:
+def call(engine: RestartedEngine, number: int) -> Awaitable[Reply]:
     return engine.generate(Prompt((), CallKey("task", number, 0, "small", "simple")), Sampling(8))
 
 
@@ -143,7 +143,7 @@ def test_an_engine_that_dies_without_work_is_started_again_once_or_given_up(rest
     inner = Counting(lambda number, attempt: None)
     outcomes, given_up = with_engine(inner, use, restarts)
     assert inner.starts == 1 + restarts
-    assert (outcomes, given_up) == (({Call: 5}, type(None)) if restarts else ({EngineCrashed: 5}, EngineCrashed))
+    assert (outcomes, given_up) == (({Reply: 5}, type(None)) if restarts else ({EngineCrashed: 5}, EngineCrashed))
 
 
 def test_an_engine_whose_crashes_no_call_explains_is_not_restarted_when_no_restarts_are_left() -> None:
@@ -156,7 +156,7 @@ def test_an_engine_whose_crashes_no_call_explains_is_not_restarted_when_no_resta
 
     inner = Counting(lambda number, attempt: "death" if (number % 20, attempt) == (7, 1) else None)
     first, second, third, fourth, fifth = with_engine(inner, use, 2)
-    assert first == second == fifth == {Call: 20} and third[EngineCrashed] > 0 and fourth == {EngineCrashed: 20}
+    assert first == second == fifth == {Reply: 20} and third[EngineCrashed] > 0 and fourth == {EngineCrashed: 20}
 
 
 def test_an_engine_that_crashes_on_every_call_is_given_up_after_three_calls() -> None:
@@ -166,7 +166,7 @@ def test_an_engine_that_crashes_on_every_call_is_given_up_after_three_calls() ->
 
 
 @pytest.mark.parametrize(
-    ("restarts", "failed", "kind"), [(2, {2}, Call), (2, {2, 3}, EngineCrashed), (0, set(), EngineCrashed)]
+    ("restarts", "failed", "kind"), [(2, {2}, Reply), (2, {2, 3}, EngineCrashed), (0, set(), EngineCrashed)]
 )
 def test_a_failed_restart_is_tried_again_while_restarts_are_left(restarts: int, failed: set[int], kind: type) -> None:
     inner = Counting(lambda number, attempt: "death" if attempt == 1 else None)
@@ -181,7 +181,7 @@ def test_an_engine_that_does_not_stop_cleanly_after_a_crash_is_started_again() -
             raise OSError("a process does not end")
 
     inner = Stuck(lambda number, attempt: "death" if attempt == 1 else None)
-    assert kinds(with_engine(inner, lambda engine: answers(engine, [0]))) == {Call: 1} and inner.starts == 2
+    assert kinds(with_engine(inner, lambda engine: answers(engine, [0]))) == {Reply: 1} and inner.starts == 2
 
 
 @pytest.mark.parametrize(("crashes", "most_running"), [(1, 100), (2, 1)])
@@ -194,7 +194,7 @@ def test_interrupted_calls_are_made_again_before_new_ones_all_together_and_after
         old = asyncio.ensure_future(answers(engine, range(100)))
         await until(lambda: len(inner.order) == 100)
         new = asyncio.ensure_future(call(engine, 100))
-        assert kinds(await old) == {Call: 100} and (await new).text == "answer 100"
+        assert kinds(await old) == {Reply: 100} and (await new).text == "answer 100"
         assert inner.starts == 1 + crashes and inner.most_running == most_running
         assert inner.order[-1] == 100 and len(inner.order) == 101 + 100 * crashes
 
@@ -229,7 +229,7 @@ def test_all_calls_end_when_the_engine_is_closed_and_none_is_blamed(crashes: int
         await engine.close()
         assert kinds(await calling) == {EngineNotRunning: 3} and not engine.is_up
         await engine.start()
-        assert engine.is_up and kinds(await answers(engine, [3])) == {Call: 1}
+        assert engine.is_up and kinds(await answers(engine, [3])) == {Reply: 1}
 
     with_engine(inner, use)
 
@@ -240,7 +240,7 @@ def test_a_call_that_hangs_fails_at_its_timeout_and_frees_its_slot() -> None:
         return [*await answers(engine, range(256)), *await answers(engine, [256])]
 
     inner = Counting(lambda number, attempt: "hang" if number < 256 else None)
-    assert kinds(with_engine(inner, use, 0)) == {CallTimeout: 256, Call: 1}
+    assert kinds(with_engine(inner, use, 0)) == {CallTimeout: 256, Reply: 1}
 
 
 def cascade_script(prompt: Prompt) -> Answer:

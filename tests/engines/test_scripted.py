@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from support.engines import answer, question
 
-from lmms_eval_mai.contract import Call, EngineConfig, Sampling
+from lmms_eval_mai.contract import EngineConfig, Reply, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.scripted.engine import ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import ArgumentError
 
 
-def calls_of(engine: Any, count: int = 1) -> list[Call]:
+def calls_of(engine: Any, count: int = 1) -> list[Reply]:
     """Start the engine and make this number of calls at once."""
 
-    async def run() -> list[Call]:
+    async def run() -> list[Reply]:
         await engine.start()
         return await asyncio.gather(*(engine.generate(question(i), Sampling(16)) for i in range(count)))
 

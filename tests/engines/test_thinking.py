@@ -11,7 +11,7 @@ import pytest
 from support.endpoints import with_servers
 from support.scripted_server import ScriptedServer
 
-from lmms_eval_mai.contract import Call, CallKey, CallPrompt, EngineConfig, Message, Prompt, Sampling, TokenLogprobs
+from lmms_eval_mai.contract import CallKey, CallPrompt, EngineConfig, Message, Prompt, Reply, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.engines.thinking import ThinkingSwitch, template_of, thought_first, with_thinking, without_budget
 from lmms_eval_mai.errors import ArgumentError, SampleError
@@ -41,7 +41,7 @@ SPLITS: list[tuple[str, str, str | None, str]] = [
 """An output, why it ended, its thinking and what follows."""
 
 
-async def said(output: str, kind: CallPrompt = "native", **fields: Any) -> Call:
+async def said(output: str, kind: CallPrompt = "native", **fields: Any) -> Reply:
     """Return the call of a scripted engine with this output."""
     engine = ScriptedEngine("small", lambda prompt: Answer(output, **fields))
     await engine.start()
@@ -75,7 +75,7 @@ def test_marks_around_nothing_are_no_part_of_a_short_answer() -> None:
 def test_tokens_of_the_marks_around_nothing_do_not_count_for_the_probability_of_the_answer() -> None:
     for before, after in (("<|channel>", "<channel|>"), ("", "")):  # an engine may give special tokens no text
         texts = (before, "thought", "\n", after, "no", "w")
-        whole = Call(asked("simple").key, "<|channel>thought\n<channel|>now", "stop", 1, 0, 6, None, None, 1.0)
+        whole = Reply("<|channel>thought\n<channel|>now", "stop", 1, 0, 6, None, None, 1.0)
         whole = dataclasses.replace(whole, logprobs=TokenLogprobs(texts, (-5.0, -5.0, -5.0, -5.0, -1.0, -2.0)))
         call = with_thinking(whole, asked("simple"), "assistant\n")
         assert call.text == "now"

@@ -13,7 +13,7 @@ import torch
 from support.engines import make_image, prompt, question, started
 from support.loop import LoopThread
 
-from lmms_eval_mai.contract import Call, EngineConfig, Sampling
+from lmms_eval_mai.contract import EngineConfig, Reply, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, EngineStartError
 from lmms_eval_mai.run import presets
@@ -102,7 +102,7 @@ def test_a_model_that_loads_while_the_engine_is_closed_is_dropped(tmp_path: Path
 QUESTIONS = 4
 
 
-def calls_of(loop: LoopThread, **arguments: Any) -> tuple[list[Call], list[int]]:
+def calls_of(loop: LoopThread, **arguments: Any) -> tuple[list[Reply], list[int]]:
     """Return the large model's calls, and how often each of the vision towers ran."""
     runs: dict[Any, int] = {}
 
@@ -114,7 +114,7 @@ def calls_of(loop: LoopThread, **arguments: Any) -> tuple[list[Call], list[int]]
     with started(engine_of(PAIR["large"], **arguments), loop) as running:
         calls = running.generate(*map(question, range(QUESTIONS)), sampling=Sampling(max_tokens=60, ignore_eos=True))
     hook.remove()
-    assert all(isinstance(call, Call) for call in calls), calls
+    assert all(isinstance(call, Reply) for call in calls), calls
     return calls, list(runs.values())
 
 

@@ -17,7 +17,7 @@ from support.engines import Running, make_image, processor_inputs, prompt, start
 from support.loop import LoopThread
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lmms_eval_mai.contract import AttentionRequest, Call, EngineConfig, Prompt, Sampling
+from lmms_eval_mai.contract import AttentionRequest, EngineConfig, Prompt, Reply, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.thinking import ThinkingSwitch
 from lmms_eval_mai.engines.transformers.inputs import build_inputs, shown_text
@@ -87,7 +87,7 @@ def test_weights_of_a_text_equal_eager_attention_in_all_layers(running: Running)
         expected = expected_weights(prompts[0], text)
         calls = running.generate(*prompts, sampling=SCORING)
         for call, heads in zip(calls, expected, strict=True):
-            assert isinstance(call, Call), call
+            assert isinstance(call, Reply), call
             assert call.attention is not None and "".join(call.attention.tokens) == text
             weights = torch.tensor(call.attention.weights)
             torch.testing.assert_close(weights, heads.mean(0), rtol=0, atol=1e-5)
@@ -138,10 +138,10 @@ def test_a_layer_that_the_model_lacks_or_an_engine_without_attention_fails_only_
 ) -> None:
     good, bad = transfer(0, 1), transfer(1, len(layers()) + 1)
     call, error = running.generate(good, bad, sampling=SCORING)
-    assert isinstance(call, Call) and isinstance(error, SampleError)
+    assert isinstance(call, Reply) and isinstance(error, SampleError)
     with started(build(EngineConfig("small", "transformers", str(DEMO))), loop) as without:
         error, call = without.generate(good, prompt(2, "Look."), sampling=SCORING)
-    assert isinstance(call, Call) and isinstance(error, SampleError)
+    assert isinstance(call, Reply) and isinstance(error, SampleError)
 
 
 # --- the tokens of a text ---------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from typing import Any
 
 from support.engines import GREEDY, Running, make_image, prompt, question
 
-from lmms_eval_mai.contract import Call
-from lmms_eval_mai.engines.vllm.conversion import sampling_params, to_call
+from lmms_eval_mai.contract import Reply
+from lmms_eval_mai.engines.vllm.conversion import sampling_params, to_reply
 from lmms_eval_mai.errors import PromptTooLong
 
 
@@ -46,7 +46,7 @@ def test_prompt_is_answered_after_a_refused_prompt_with_the_same_image(vllm: Run
     words = "yes and no "
     text = words * (4040 // vllm.engine.count_tokens(words))
     (refused,), (call,) = vllm.generate(prompt(0, image, text)), vllm.generate(prompt(1, image, "What is it?"))
-    assert isinstance(refused, PromptTooLong) and isinstance(call, Call)
+    assert isinstance(refused, PromptTooLong) and isinstance(call, Reply)
     assert "document 0" in str(refused) and "4096 tokens" in str(refused) and "small_max_model_len" in str(refused)
 
 
@@ -55,5 +55,5 @@ def test_time_to_the_first_token_is_vllms_and_not_what_the_event_loop_leaves(vll
     asked = question(2)
     rendered = vllm.loop.run(vllm.engine._render(asked, asked.messages))
     result = vllm.loop.run(answer(vllm, rendered))
-    call = to_call(asked, {}, result, requested_at=time.perf_counter() - 1000)
+    call = to_reply({}, result, requested_at=time.perf_counter() - 1000)
     assert call.ttft_s == result.metrics.first_token_latency < 100 and call.total_s > 1000

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from support.engines import Running, engine_of, question, started, vllm_engine
 
-from lmms_eval_mai.contract import Call, Sampling
+from lmms_eval_mai.contract import Reply, Sampling
 from lmms_eval_mai.engines.restart import RestartedEngine
 from lmms_eval_mai.engines.vllm import watch
 from lmms_eval_mai.errors import EngineCrashed, EngineCrashedByCall, EngineNotRunning, EngineStartError
@@ -63,7 +63,7 @@ def test_aborted_start_leaves_no_process_and_spares_the_engine_that_starts_besid
     vllm.loop.run(abort())
     assert len(new_cores(before)) == 1
     (call,) = Running(other, vllm.loop).generate(question(0))
-    assert isinstance(call, Call)
+    assert isinstance(call, Reply)
     vllm.loop.run(other.close())
     assert children(before) == []
 
@@ -75,7 +75,7 @@ def test_killed_engine_fails_every_call_in_flight_and_can_be_restarted(
     vllm.loop.run(engine.start())
     processes = children(before)
 
-    async def long_calls() -> list[asyncio.Task[Call]]:
+    async def long_calls() -> list[asyncio.Task[Reply]]:
         calls = [asyncio.ensure_future(engine.generate(question(number), LONG)) for number in range(4)]
         while engine.llm.get_num_unfinished_requests() < len(calls):
             assert not any(call.done() for call in calls), calls
@@ -92,11 +92,11 @@ def test_killed_engine_fails_every_call_in_flight_and_can_be_restarted(
     errors = vllm.loop.run(kill_in_flight())
     assert processes and [type(error) for error in errors] == [EngineCrashed] * 4, errors
     (call,) = vllm.generate(question(0))
-    assert isinstance(call, Call)
+    assert isinstance(call, Reply)
     vllm.loop.run(engine.close())
     vllm.loop.run(engine.start())
     answers = Running(engine, vllm.loop).generate(*map(question, range(4)))
-    assert [type(call) for call in answers] == [Call] * 4, answers
+    assert [type(call) for call in answers] == [Reply] * 4, answers
 
     async def close_in_flight() -> list[Any]:
         """As a restart does, if it begins before all calls have noticed the crash."""

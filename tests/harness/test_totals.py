@@ -24,7 +24,8 @@ def call(side: Side = "large", task: str = "pope_s", doc_id: int = 7, **fields: 
     """Return a call with 9 prompt tokens and 2 output tokens, of half a second."""
     known = {"prompt": "simple", "started_at": 100.0} | fields
     prompt: CallPrompt = known.pop("prompt")
-    return Call(CallKey(task, doc_id, 0, side, prompt), "Yes", "stop", 9, 0, 2, None, None, 0.5, **known)
+    key = CallKey(task, doc_id, 0, side, prompt)
+    return Call("Yes", "stop", 9, 0, 2, None, None, 0.5, key=key, **known)
 
 
 def trace(exit: str, *calls: Call, **fields: Any) -> Trace:

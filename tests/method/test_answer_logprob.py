@@ -1,19 +1,19 @@
-"""What `counted` adds to each call: the time at which it started, and the log-probability of its answer."""
+"""What `counted_call` adds to each call: the time at which it started, and the log-probability of its answer."""
 
 import time
 
 import pytest
 
-from lmms_eval_mai.contract import Call, CallKey, TokenLogprobs
+from lmms_eval_mai.contract import Call, CallKey, Reply, TokenLogprobs
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
-from lmms_eval_mai.method.calls import counted
+from lmms_eval_mai.method.calls import counted_call
 
 
 def made(text: str, *tokens: tuple[str, float]) -> Call:
     logprobs = TokenLogprobs(tuple(text for text, _ in tokens), tuple(value for _, value in tokens))
+    reply = Reply(text, "stop", 1, 0, len(tokens), None, None, 1.0, logprobs=logprobs)
     key = CallKey("pope_s", 0, 0, "small", "simple")
-    call = Call(key, text, "stop", 1, 0, len(tokens), None, None, 1.0, logprobs=logprobs)
-    return counted(call, ScriptedEngine("small", lambda prompt: Answer(text)))
+    return counted_call(key, reply, ScriptedEngine("small", lambda prompt: Answer(text)))
 
 
 def test_a_call_has_the_unix_time_of_its_start() -> None:

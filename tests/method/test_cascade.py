@@ -16,11 +16,9 @@ from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, Script
 from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
-from lmms_eval_mai.method.calls import CallEvent
 from lmms_eval_mai.method.files import of_steps
-from lmms_eval_mai.method.methods import LARGE, METHODS, THINKING, Method
+from lmms_eval_mai.method.methods import LARGE, METHODS, THINKING, Method, Thresholds
 from lmms_eval_mai.method.run import run
-from lmms_eval_mai.method.thresholds import Thresholds
 from lmms_eval_mai.method.trace import Sample, Trace, category_of
 
 YES, NO = "[[Yes]]", "[[No]]"
@@ -319,14 +317,16 @@ def test_both_models_give_their_short_answers_at_the_same_time() -> None:
 
 def test_if_one_of_two_calls_fails_the_other_is_cancelled_and_the_error_is_raised() -> None:
     calls: list[Prompt] = []
-    events: list[CallEvent] = []
+    outcomes: list[Any] = []
 
     def large(prompt: Prompt) -> Answer:
         calls.append(prompt)
         return Answer(YES, seconds=30.0 if len(calls) == 1 else 0.0)
 
     async def run_it() -> None:
-        pair = await scripted_pair(Recorder({}), large, options=ScriptedOptions(slots=1), on_call=events.append)
+        pair = await scripted_pair(
+            Recorder({}), large, options=ScriptedOptions(slots=1), on_call=lambda key, outcome: outcomes.append(outcome)
+        )
         with pytest.raises(MissingAnswer):
             await asyncio.wait_for(run(sample(), pair), 10)
         # The slot of the cancelled call is free again.
@@ -334,9 +334,8 @@ def test_if_one_of_two_calls_fails_the_other_is_cancelled_and_the_error_is_raise
 
     asyncio.run(run_it())
     assert len(calls) == 2
-    begun = [event for event in events if event.call is event.error is None]
-    failed, done = [event for event in events if event.error], [event for event in events if event.call]
-    assert (len(begun), len(failed), len(done)) == (3, 2, 1)
+    failed, done = ([one for one in outcomes if isinstance(one, kind)] for kind in (BaseException, Call))
+    assert (outcomes.count(None), len(failed), len(done)) == (3, 2, 1)
 
 
 def test_every_call_has_the_number_of_tokens_of_its_extracted_answer_if_its_engine_has_a_tokenizer() -> None:
@@ -366,7 +365,9 @@ def test_thinking_that_overflows_the_context_is_truncated_or_refused() -> None:
 
     trace, sent = asyncio.run(run_it(log_prompts=True))
     assert trace.exit == "transfer" and [call.dropped_tokens for call in trace.calls] == [0, 0, 0, 200]
-    assert "".join(trace.prompts[3][0]["content"][1:]) == sent.prompt_of("transfer")  # the prompt that was answered
+    assert "".join((trace.calls[3].messages or ())[0]["content"][1:]) == sent.prompt_of(
+        "transfer"
+    )  # the prompt that was answered
     assert sent.prompt_of("transfer").endswith(prompts.transfer("previous_thinking", " So the answer is no.", "word"))
     with pytest.raises(PromptTooLong):
         asyncio.run(run_it(on_overflow="error"))
@@ -375,12 +376,12 @@ def test_thinking_that_overflows_the_context_is_truncated_or_refused() -> None:
 def test_trace_with_prompts_holds_what_was_sent_in_each_call_and_no_image() -> None:
     answers = ({"simple": NO, "think": NO}, {"simple": YES, "transfer": YES})
     trace, small, large = run_method("mai", sample(), *answers, log_prompts=True)
-    assert len(trace.prompts) == len(trace.calls) == 4
-    for call, prompt in zip(trace.calls, trace.prompts, strict=True):
-        ((role, (image, *texts)),) = [message.values() for message in prompt]
+    assert len(trace.calls) == 4
+    for call in trace.calls:
+        ((role, (image, *texts)),) = [message.values() for message in call.messages or ()]
         assert (role, image) == ("user", "<image 64x48>")
         assert "".join(texts) == {"small": small, "large": large}[call.key.side].prompt_of(call.key.prompt)
-    assert run_method("mai", sample(), *answers)[0].prompts == ()
+    assert all(call.messages is None for call in run_method("mai", sample(), *answers)[0].calls)
 
 
 @pytest.mark.parametrize(

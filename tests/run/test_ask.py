@@ -65,7 +65,7 @@ def test_prompt_has_the_images_then_the_question_then_its_options_then_the_instr
         ]
         images.clear()  # the caller's lists are copied
         options[:] = ["wrong", "wrong"]
-        found = [future.result().prompts[0][0]["content"] for future in futures]
+        found = [(future.result().calls[0].messages or ())[0]["content"] for future in futures]
     assert found == [
         ["<image 20x10>", "<image 30x10>", "Half \ufffd?\nA. red\nB. blue\n", instruction("S", "letter")],
         ["Which?\n", instruction("S", "word")],

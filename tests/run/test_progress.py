@@ -11,7 +11,8 @@ from lmms_eval_mai.run.progress import Progress, progress_bar
 
 
 def test_progress_counts_the_finished_samples_and_is_a_line_in_a_log_file(capsys: pytest.CaptureFixture[str]) -> None:
-    call = Call(CallKey("pope_s", 7, 0, "large", "simple"), "Yes", "stop", 9, 0, 2, None, None, 0.5)
+    key = CallKey("pope_s", 7, 0, "large", "simple")
+    call = Call("Yes", "stop", 9, 0, 2, None, None, 0.5, key=key)
     keys = [("pope_s", number, 0) for number in range(5000)]
     with progress_bar(5000, shown=True, done=2) as bar:
         progress = Progress(keys, Failures(), None, 0, bar, done=set(keys[:2]))

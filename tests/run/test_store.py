@@ -32,7 +32,7 @@ def prompt(doc_id: int = 0, image: str = "a", text: str = "Is it red?", **change
 
 
 def call(doc_id: int = 0, **fields: Any) -> Call:
-    return Call(key(doc_id), "Yes \u2028", "stop", 9, 0, 1, 0.0, 0.1, 0.2, **fields)
+    return Call("Yes \u2028", "stop", 9, 0, 1, 0.0, 0.1, 0.2, key=key(doc_id), **fields)
 
 
 def opened(folder: Path, run: str = "") -> Store:

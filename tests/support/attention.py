@@ -7,7 +7,7 @@ from typing import Any
 
 from support.samples import started_pair
 
-from lmms_eval_mai.contract import Call, Prompt, Sampling, Side, TokenWeights
+from lmms_eval_mai.contract import Prompt, Reply, Sampling, Side, TokenWeights
 from lmms_eval_mai.engines.scripted.engine import ScriptedEngine
 from lmms_eval_mai.errors import PromptTooLong
 from lmms_eval_mai.method.calls import Pair
@@ -31,7 +31,7 @@ class AttentiveEngine(ScriptedEngine):
     def count_tokens(self, text: str) -> int | None:
         return len(words(text))
 
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
         if sum(len(words(part)) for part in prompt.messages[-1].content if isinstance(part, str)) > 100:
             raise PromptTooLong(f"{prompt.key}: does not fit")
         call = await super().generate(prompt, sampling)

@@ -22,8 +22,7 @@ from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.tables.rules import has_rules, replay_of
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, benchmark_of
-from lmms_eval_mai.method.methods import FULL_RT, LARGE_THINK, Method, Stop, asks_of
-from lmms_eval_mai.method.thresholds import NEVER
+from lmms_eval_mai.method.methods import FULL_RT, LARGE_THINK, NEVER, Method, Stop, asks_of
 
 
 def _of_logit(logit: float) -> float:

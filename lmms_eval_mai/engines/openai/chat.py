@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, Field, ValidationError
 
-from lmms_eval_mai.contract import Call, ContentPart, Image, Message, Prompt, Sampling, TokenLogprobs
+from lmms_eval_mai.contract import ContentPart, Image, Message, Prompt, Reply, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.messages import merge_adjacent_text, replace_lone_surrogates
 from lmms_eval_mai.engines.thinking import split, without_budget, without_empty
 from lmms_eval_mai.errors import SampleError
@@ -120,8 +120,8 @@ def error_status(reply: str) -> int:
         return 0
 
 
-def to_call(prompt: Prompt, reply: str, total_s: float) -> Call:
-    """Return the call of a chat reply. Raises `SampleError` if the reply has no complete answer or an invalid field."""
+def to_reply(prompt: Prompt, reply: str, total_s: float) -> Reply:
+    """Read a chat reply. Raises `SampleError` if the reply has no complete answer or an invalid field."""
     try:
         # lmms-eval could not write lone surrogates.
         fields = _Reply.model_validate_json(replace_lone_surrogates(json.dumps(json.loads(reply), ensure_ascii=False)))
@@ -136,8 +136,7 @@ def to_call(prompt: Prompt, reply: str, total_s: float) -> Call:
         ) from error
     tokens = fields.logprobs if prompt.logprobs else None
     values = (min(0.0, token.logprob) for token in tokens or ())
-    return Call(
-        key=prompt.key,
+    return Reply(
         text=text,
         thinking=thinking,
         finish_reason=fields.finish_reason,

@@ -18,10 +18,10 @@ from typing import Any
 import aiohttp
 from loguru import logger
 
-from lmms_eval_mai.contract import Call, Engine, EngineConfig, Prompt, Sampling
+from lmms_eval_mai.contract import Engine, EngineConfig, Prompt, Reply, Sampling
 from lmms_eval_mai.engines.arguments import read
 from lmms_eval_mai.engines.messages import is_too_long, replica_of
-from lmms_eval_mai.engines.openai.chat import chat_messages, error_status, sampling_arguments, to_call
+from lmms_eval_mai.engines.openai.chat import chat_messages, error_status, sampling_arguments, to_reply
 from lmms_eval_mai.engines.openai.options import OpenAIOptions, addresses, proxy_of
 from lmms_eval_mai.engines.thinking import SWITCH, ThinkingSwitch
 from lmms_eval_mai.errors import (
@@ -114,7 +114,7 @@ class OpenAIEngine(Engine):
         for endpoint in endpoints:
             await endpoint.session.close()
 
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
         endpoints = self._endpoints
         if not self._model:
             raise EngineNotRunning(f"The {self.side} engine is not running.")
@@ -126,7 +126,7 @@ class OpenAIEngine(Engine):
             body["chat_template_kwargs"] = self._thinking.arguments(prompt)
         home = replica_of(prompt.key, len(endpoints))
         reply, total_s = await self._send(endpoints[home:] + endpoints[:home], str(prompt.key), body)
-        return to_call(prompt, reply, total_s)
+        return to_reply(prompt, reply, total_s)
 
     async def _served_model(self, endpoint: Endpoint) -> tuple[str, int | None]:
         """Return name and context of the model that the endpoint serves. Raises `EngineStartError`."""

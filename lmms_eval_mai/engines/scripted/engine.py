@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
 
-from lmms_eval_mai.contract import Call, CallPrompt, Engine, EngineConfig, Prompt, Sampling, Side
+from lmms_eval_mai.contract import CallPrompt, Engine, EngineConfig, Prompt, Reply, Sampling, Side
 from lmms_eval_mai.engines.arguments import Arguments, Count, Number, read, sentence
 from lmms_eval_mai.engines.checkpoints import file_digest
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
@@ -31,7 +31,7 @@ from lmms_eval_mai.errors import (
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Answer:
-    """One recorded answer, with the names of `Call`. The engine's arguments give the times that a record lacks."""
+    """One recorded answer, with the names of `Reply`. The engine's arguments give the times that a record lacks."""
 
     text: str
     thinking: str | None = None
@@ -48,8 +48,8 @@ class Answer:
     """error: the call fails. hang: the call never ends. death: the engine crashes, and all calls in flight fail."""
 
 
-OF_CALL = {field.name for field in dataclasses.fields(Answer)} & {field.name for field in dataclasses.fields(Call)}
-"""The fields that an answer and its call have in common."""
+OF_REPLY = {field.name for field in dataclasses.fields(Answer)} & {field.name for field in dataclasses.fields(Reply)}
+"""The fields that an answer and its reply have in common."""
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -141,7 +141,7 @@ class ScriptedEngine(Engine):
     async def close(self) -> None:
         self._stop(EngineNotRunning(f"The scripted {self.side} engine was closed."))
 
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
         slots, end, options = self._slots, self._end, self._options
         if slots is None or end is None:
             raise EngineNotRunning(f"The scripted {self.side} engine is not running.")
@@ -165,13 +165,13 @@ class ScriptedEngine(Engine):
                 await asyncio.wait({end}, timeout=seconds)
             if end.done():
                 raise type(end.result())(str(end.result()))
-        fields = {name: getattr(answer, name) for name in OF_CALL} | {
+        fields = {name: getattr(answer, name) for name in OF_REPLY} | {
             "text": replace_lone_surrogates(answer.text),  # lmms-eval could not write them
             "answer_logprob": answer.answer_logprob if prompt.logprobs else None,
             "ttft_s": queued_s + min(ttft_s, total_s),
         }
-        call = Call(key=prompt.key, queued_s=queued_s, total_s=queued_s + total_s, **fields)
-        return call if call.thinking is not None else with_thinking(call, prompt, "")
+        reply = Reply(queued_s=queued_s, total_s=queued_s + total_s, **fields)
+        return reply if reply.thinking is not None else with_thinking(reply, prompt, "")
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         raise PromptTooLong(f"{prompt.key}: a scripted engine has no context length, so it cannot truncate thinking.")

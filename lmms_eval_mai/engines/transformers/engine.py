@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import transformers
 
-from lmms_eval_mai.contract import Call, Engine, EngineConfig, Prompt, Sampling
+from lmms_eval_mai.contract import Engine, EngineConfig, Prompt, Reply, Sampling
 from lmms_eval_mai.engines.arguments import read
 from lmms_eval_mai.engines.checkpoints import checkpoint_identity
 from lmms_eval_mai.engines.thinking import SWITCH, ThinkingSwitch, template_of, without_budget
@@ -76,7 +76,7 @@ class TransformersEngine(Engine):
         self._model = None
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
         model, steps = self._started(), Steps()
         try:
             return await self._in_thread(prompt.key, model.answer, prompt, without_budget(sampling), steps)

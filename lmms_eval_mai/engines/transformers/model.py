@@ -16,7 +16,7 @@ from transformers import (
     StopStringCriteria,
 )
 
-from lmms_eval_mai.contract import Call, EngineConfig, Prompt, Sampling, TokenLogprobs, TokenWeights
+from lmms_eval_mai.contract import EngineConfig, Prompt, Reply, Sampling, TokenLogprobs, TokenWeights
 from lmms_eval_mai.engines.logs import quiet_transformers
 from lmms_eval_mai.engines.messages import end_of_thinking, without_thinking
 from lmms_eval_mai.engines.thinking import ThinkingSwitch, with_thinking
@@ -66,7 +66,7 @@ class LoadedModel:
         self._context = int(options.max_model_len or limit or 1 << 30)
         """Tokens of prompt and answer."""
 
-    def answer(self, prompt: Prompt, sampling: Sampling, steps: Steps) -> Call:
+    def answer(self, prompt: Prompt, sampling: Sampling, steps: Steps) -> Reply:
         """Return the answer to a prompt. Raises a `SampleError`, or `ArgumentError` if the model cannot think."""
         steps.began_at = time.perf_counter()
         try:
@@ -106,7 +106,7 @@ class LoadedModel:
             )
         return inputs
 
-    def _generate(self, prompt: Prompt, sampling: Sampling, steps: Steps) -> Call:
+    def _generate(self, prompt: Prompt, sampling: Sampling, steps: Steps) -> Reply:
         inputs = self._inputs(prompt)
         length = inputs["input_ids"].shape[1]
         max_new_tokens = min(sampling.max_tokens, self._context - length)
@@ -149,24 +149,24 @@ class LoadedModel:
             logprobs = TokenLogprobs(texts_of_output(tokens, self.tokenizer), tuple(steps.logprobs[: len(tokens)]))
         reason = "stop" if is_stopped else "length"
         output = {"text": text, "finish_reason": reason, "output_tokens": len(tokens), "logprobs": logprobs}
-        call = self._call(prompt, inputs, steps, **output)
+        reply = self._reply(inputs, steps, **output)
         if passes:
             # The first pass reads the prompt and a draft, every later one the last accepted token and a draft. Each
             # pass adds one token of the target's own to the accepted ones. If an end token was drafted, transformers
             # counts it as the target's own.
             proposed, accepted = sum(passes) - length - (len(passes) - 1), max(0, len(decoded) - len(passes))
-            call = replace(call, proposed_tokens=proposed, accepted_tokens=accepted, target_calls=len(passes))
-        return with_thinking(call, prompt, self.tokenizer.decode(inputs["input_ids"][0, -8:]))
+            reply = replace(reply, proposed_tokens=proposed, accepted_tokens=accepted, target_calls=len(passes))
+        return with_thinking(reply, prompt, self.tokenizer.decode(inputs["input_ids"][0, -8:]))
 
-    def _score(self, prompt: Prompt, steps: Steps) -> Call:
-        """Return a call without output: one forward pass, with the attention to a text of the prompt."""
+    def _score(self, prompt: Prompt, steps: Steps) -> Reply:
+        """Return a reply without output: one forward pass, with the attention to a text of the prompt."""
         assert prompt.attention is not None
         inputs = self._inputs(prompt, return_offsets_mapping=True)
         offsets, shown = inputs.pop("offset_mapping")[0].tolist(), shown_text(self._processor, prompt, self._thinking)
         begin, texts = find_in_prompt(offsets, shown, prompt.messages[-1], prompt.attention.text)
         weights = read_attention(self._model, inputs, prompt.attention.layer, begin, len(texts))
         attention = TokenWeights(texts, tuple(weights))
-        return self._call(prompt, inputs, steps, text="", finish_reason="length", output_tokens=0, attention=attention)
+        return self._reply(inputs, steps, text="", finish_reason="length", output_tokens=0, attention=attention)
 
     def _assisted(self, prompt: Prompt, inputs: Inputs) -> contextlib.AbstractContextManager[list[int]]:
         images = images_of(inputs) if self._options.assistant_images else {}
@@ -174,12 +174,11 @@ class LoadedModel:
             images = images_of(build_inputs(self._assistant_processor, prompt, self._thinking))
         return assisted_call(self._model, self._assistant, images)
 
-    def _call(self, prompt: Prompt, inputs: Inputs, steps: Steps, **output: Any) -> Call:
-        """Return a call with its prompt tokens and its times. `output`: the other fields."""
+    def _reply(self, inputs: Inputs, steps: Steps, **output: Any) -> Reply:
+        """Return a reply with its prompt tokens and its times. `output`: the other fields."""
         image_token_id = getattr(self._processor, "image_token_id", None)
         ids = inputs["input_ids"][0].tolist()
-        return Call(
-            key=prompt.key,
+        return Reply(
             prompt_tokens=len(ids),
             cached_tokens=0,
             queued_s=steps.began_at - steps.submitted_at,

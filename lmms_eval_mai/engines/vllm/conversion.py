@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from lmms_eval_mai.contract import Call, EngineConfig, Image, Message, Prompt, Sampling, TokenLogprobs
+from lmms_eval_mai.contract import EngineConfig, Image, Message, Prompt, Reply, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.messages import is_too_long, merge_adjacent_text
 from lmms_eval_mai.engines.thinking import SWITCH, Split
 from lmms_eval_mai.errors import PromptTooLong, SampleError, UnreadableImage
@@ -49,14 +49,13 @@ def parser_of(name: str, tokenizer: Any, given: Mapping[str, Any]) -> Split:
     return lambda text: parser.extract_reasoning(text, request)
 
 
-def to_call(prompt: Prompt, engine_input: Any, result: Any, requested_at: float) -> Call:
-    """Return the call of vLLM's finished output. `requested_at`: when it was requested, by `time.perf_counter`."""
+def to_reply(engine_input: Any, result: Any, requested_at: float) -> Reply:
+    """Return vLLM's finished output. `requested_at`: when it was requested, by `time.perf_counter`."""
     total_s = time.perf_counter() - requested_at
     output, metrics = result.outputs[0], result.metrics
     drafts = output.spec_decode_metrics
     images = engine_input.get("mm_placeholders", {}).get("image", ())
-    return Call(
-        key=prompt.key,
+    return Reply(
         text=output.text,
         finish_reason=output.finish_reason,
         prompt_tokens=len(result.prompt_token_ids),

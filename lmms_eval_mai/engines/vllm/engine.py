@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from lmms_eval_mai.contract import SIDES, Call, Engine, EngineConfig, Message, Prompt, Sampling
+from lmms_eval_mai.contract import SIDES, Engine, EngineConfig, Message, Prompt, Reply, Sampling
 from lmms_eval_mai.engines.checkpoints import checkpoint_identity
 from lmms_eval_mai.engines.messages import end_of_thinking, replica_of, without_thinking
 from lmms_eval_mai.engines.thinking import SWITCH, Split, ThinkingSwitch, template_of, with_thinking, without_budget
@@ -24,7 +24,7 @@ from lmms_eval_mai.engines.vllm.conversion import (
     parser_of,
     sample_error,
     sampling_params,
-    to_call,
+    to_reply,
 )
 from lmms_eval_mai.engines.vllm.environment import engine_environment
 from lmms_eval_mai.engines.vllm.processes import Processes
@@ -157,7 +157,7 @@ class VllmEngine(Engine):
             await self.llm.reset_mm_cache()
             await self.llm.reset_encoder_cache()
 
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
         if self.llm is not None and self.llm.vllm_config.reasoning_config is None:
             sampling = without_budget(sampling)
         parameters = sampling_params(sampling, prompt, self._thinking.has_special_marks)
@@ -178,8 +178,8 @@ class VllmEngine(Engine):
             raise EngineCrashed(f"{self._name} is stopping during {prompt.key}. See its log above.")
         if reason not in USABLE_FINISH_REASONS:
             raise SampleError(f"{prompt.key}: vLLM ended the request without an answer ({reason}). See its log above.")
-        call = to_call(prompt, engine_input, result, requested_at)
-        return with_thinking(call, prompt, self.tokenizer.decode(result.prompt_token_ids[-8:]), self._parser)
+        reply = to_reply(engine_input, result, requested_at)
+        return with_thinking(reply, prompt, self.tokenizer.decode(result.prompt_token_ids[-8:]), self._parser)
 
     async def _render(self, prompt: Prompt, messages: tuple[Message, ...]) -> Any:
         """Return the engine's input. Raises a `SampleError` if the prompt does not fit or an image cannot be
