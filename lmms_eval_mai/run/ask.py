@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import io
 import itertools
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
@@ -169,6 +170,10 @@ def checked_question(
                 f"An object of type {type(source).__name__} is not an image: give a PIL image, the path of an image "
                 "file, a list of them, or None."
             )
+        if isinstance(source, str) and re.match(r"data:|[a-z][a-z0-9+.-]*://", source, re.IGNORECASE):
+            raise ArgumentError(
+                f"image={source[:100]} is an address, and nothing is downloaded: give a file or an image."
+            )
     doc = {"question": question, "options": [] if options is None else _checked_options(options)}
     if not isinstance(question, str) or not question.strip():
         raise ArgumentError(f"The question {question!r} is not a text, or it is empty.")
@@ -203,6 +208,8 @@ def _checked_options(given: Sequence[str]) -> list[str]:
         raise ArgumentError(f"options={given!r} is invalid: expected a list of texts.")
     if not 2 <= len(options) <= len(LETTERS):
         raise ArgumentError(f"options has {len(options)} texts: expected 2 to {len(LETTERS)}, or None.")
+    if len({*map(str.strip, options), ""}) <= len(options):
+        raise ArgumentError(f"options={options!r} is invalid: a text is empty, or two are equal.")
     return options
 
 

@@ -90,6 +90,7 @@ def test_error_of_one_question_fails_only_that_question(world: World, tmp_path: 
 
 
 WRONG = [(3, "?"), ([None], "?"), (None, " "), (None, "?", "red"), (None, "?", {"red"}), (None, "?", ["red"])]
+WRONG += [(None, "?", ["a", ""]), (None, "?", ["a", "a "]), ("https://a.b/c.png", "?"), (["data:image/png,"], "?")]
 
 
 @pytest.mark.parametrize("question", WRONG, ids=str)
