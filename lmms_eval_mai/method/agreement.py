@@ -21,6 +21,8 @@ _BRACKETS = re.compile(
     r"\]{2,}",  # two or more "]"
     re.DOTALL,
 )
+_OPEN_BRACKETS = re.compile(r"(?<!\[)\[{2,}([^\[\]]+)\Z")
+"""Those of an answer that ended at `stop="]]"` or at a token limit."""
 _MORE_THAN_BRACKETS = re.compile(r"[^\s\[\]]")
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f"  # all control characters below U+0020 but tab and line breaks
@@ -71,8 +73,8 @@ class Benchmark:
 
 
 def extract_answer(text: str) -> str:
-    """Return the content of the last `[[...]]`, or the whole text if there are no brackets. The result is stripped. It
-    is empty if there are only brackets, as after a limit of one token.
+    """Return the content of the last `[[...]]`, else the text after a `[[` that is not closed, else the whole text. The
+    result is stripped. It is empty if there are only brackets, as after a limit of one token.
 
     Reasoning between lmms-eval's default tags (`<think>`, `<analysis>`) is removed first, to the end of the text if it
     was cut before its closing tag, and so are control characters: lmms-eval writes MMBench's answers to a spreadsheet,
@@ -82,21 +84,23 @@ def extract_answer(text: str) -> str:
 
 
 def _answer_in(seen: str) -> str:
-    brackets = _BRACKETS.findall(seen)
-    answer = (brackets[-1] if brackets else seen).strip()
+    brackets = _brackets(seen)
+    answer = (brackets[-1][1] if brackets else seen).strip()
     return answer if _MORE_THAN_BRACKETS.search(answer) else ""
+
+
+def _brackets(text: str) -> list[re.Match[str]]:
+    return [*_BRACKETS.finditer(text)] or [*_OPEN_BRACKETS.finditer(text)]
 
 
 def answer_span(text: str) -> tuple[int, int] | None:
     """Return where the answer of `extract_answer` is in the text: its start and its end. None: the answer is empty, or
     it is not one part of the text."""
     seen = _without_reasoning(text)
-    bracketed = _BRACKETS.findall(seen)
     answer = _answer_in(seen)
     places = [(0, len(text))]
-    if bracketed:
-        matches = _BRACKETS.finditer(text)
-        places = [found.span(1) for found in matches if _CONTROL.sub("", found[1]).strip() == answer]
+    if _brackets(seen):
+        places = [found.span(1) for found in _brackets(text) if _CONTROL.sub("", found[1]).strip() == answer]
     for start, end in reversed(places):
         if answer and (place := text.rfind(answer, start, end)) >= 0:
             return place, place + len(answer)
@@ -111,8 +115,9 @@ def _without_reasoning(text: str) -> str:
 def without_answer(text: str) -> str:
     """Return the text without its last `[[...]]`, if this is the answer that `extract_answer` finds, and without the
     space before the brackets and at the end. If nothing is left, the text is returned unchanged."""
-    *_, last = [None, *_BRACKETS.finditer(text)]
-    if last is None or _BRACKETS.findall(_without_reasoning(text))[-1:] != [_CONTROL.sub("", last[1])]:
+    *_, last = [None, *_brackets(text)]
+    seen = [found[1] for found in _brackets(_without_reasoning(text))]
+    if last is None or seen[-1:] != [_CONTROL.sub("", last[1])]:
         return text  # there are no brackets, or the last ones are in reasoning tags
     before, after = text[: last.start()].rstrip(), text[last.end() :]
     while before.endswith("[[") and after.lstrip().startswith("]]"):  # the answer has several pairs of brackets

@@ -20,6 +20,7 @@ from lmms_eval_mai.method.agreement import extract_answer, without_answer
         ("[[ [[inner]] ]]", "inner"),
         ("[[[three]]]", "three"),
         ("[[half closed]", "[[half closed]"),
+        ("It is [[2", "2"),  # with stop="]]"
         ("[[", ""),
         (" [[ ] ", ""),
         ("[[[]]]", ""),
@@ -46,6 +47,7 @@ def test_the_answer_is_the_content_of_the_last_double_brackets(text: str, answer
         ("<think>Round, [[?]].</think> [[ball]]", "<think>Round, [[?]].</think>"),
         ("Round. [[[ [[ [[ball]] ]] ]]]. So it is.", "Round.. So it is."),
         ("A list: [[ [[ball]] and more.", "A list: [[ and more."),
+        ("It is round. [[ball", "It is round."),
         ("[[unclosed", "[[unclosed"),
         (" [[ball]] ", " [[ball]] "),
     ],
