@@ -12,6 +12,7 @@ Every message is a full sentence: what happened, with which value, and, where th
     ├── StoreError               the call store cannot be read or written
     ├── TooManyErrors            more samples failed than `max_errors` allows
     └── SampleError              one sample cannot be answered; the engine and the other samples are fine
+        ├── RequestRefused       an engine refuses a value of a request
         ├── PromptTooLong        a prompt does not fit the model's context
         ├── UnreadableImage      an image cannot be decoded or prepared
         ├── CallTimeout          a call took longer than `call_timeout`, or than `request_timeout` of an endpoint
@@ -67,6 +68,10 @@ class TooManyErrors(MaiError):
 
 class SampleError(MaiError):
     """Raised when one sample cannot be answered."""
+
+
+class RequestRefused(SampleError):
+    """Raised when an engine refuses a value of a request, such as a decoding argument or the order of its messages."""
 
 
 class PromptTooLong(SampleError):

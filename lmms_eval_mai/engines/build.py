@@ -1,9 +1,10 @@
 """Builds an engine of any kind from its configuration, and knows the argument names of each kind."""
 
+import contextlib
 import importlib
 from typing import Any
 
-from lmms_eval_mai.contract import Engine, EngineConfig
+from lmms_eval_mai.contract import Engine, EngineConfig, Sampling
 
 ENGINES: dict[str, str] = {
     "vllm": "lmms_eval_mai.engines.vllm.engine:VllmEngine",
@@ -38,6 +39,13 @@ def argument_names(kind: str) -> frozenset[str] | None:
         names: frozenset[str] | None = _load("lmms_eval_mai.engines.vllm.configuration:argument_names")()
         return names
     return frozenset(_load(OPTIONS[kind]).model_fields)
+
+
+def check_sampling(kind: str, sampling: Sampling) -> None:
+    """Refuse decoding arguments that an engine of this kind refuses. Raises `ArgumentError`."""
+    if kind == "vllm":
+        with contextlib.suppress(ImportError):  # without vLLM, the engine says so
+            _load("lmms_eval_mai.engines.vllm.conversion:sampling_params")(sampling)
 
 
 def _load(path: str) -> Any:

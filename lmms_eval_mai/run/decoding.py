@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from lmms_eval_mai.contract import CallPrompt, Sampling
 from lmms_eval_mai.engines.arguments import Arguments, did_you_mean, parse_literal, read
+from lmms_eval_mai.engines.build import check_sampling
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.prompts import MAX_TOKENS
 
@@ -90,7 +91,8 @@ def ignored_arguments(gen_kwargs: Mapping[str, Any]) -> list[str]:
 def sampling(
     gen_kwargs: Mapping[str, Any], config: "Config", own_task: bool, repeat: int = 0
 ) -> dict[CallPrompt, Sampling]:
-    """Return how each call is decoded. Raises `ArgumentError` for an unknown name or a value that cannot work.
+    """Return how each call is decoded. Raises `ArgumentError` for an unknown name, or for a value that cannot work or
+    that an engine of the run refuses.
 
     `own_task`: whether it is a task of this package. Its limit applies to every call. The limit of another lmms-eval
     task applies to its short answers; its thinking and the answers with thinking have at least `MAX_TOKENS`. With a
@@ -129,6 +131,10 @@ def sampling(
         int(own.get("max_new_tokens") or most + (config.max_thinking_tokens or 0)),
         config.max_thinking_tokens,
     )
+    for engine in config.engines():
+        for one in (short, native):  # `long` differs in its limit only
+            if one != Sampling(one.max_tokens):
+                check_sampling(engine.engine, one)
     thinking: dict[CallPrompt, Sampling] = {"explain": long, "think": long, "stage2": long, "transfer": long}
     return {"simple": short, "task": short, **thinking, "native": native}
 

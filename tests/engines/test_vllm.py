@@ -22,7 +22,7 @@ def test_second_call_of_a_sample_finds_image_and_question_in_the_prefix_cache(vl
 async def answer(vllm: Running, rendered: Any) -> Any:
     """Return vLLM's output for a rendered prompt."""
     name = f"test-{time.perf_counter()}"
-    return [output async for output in vllm.engine.llm.generate(rendered, sampling_params(GREEDY, prompt(0)), name)][-1]
+    return [output async for output in vllm.engine.llm.generate(rendered, sampling_params(GREEDY), name)][-1]
 
 
 def test_image_is_prepared_and_sent_once(vllm: Running) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from lmms_eval_mai.contract import CallKey, Prompt
 from lmms_eval_mai.engines.vllm.conversion import sampling_params
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.prompts import MAX_TOKENS
@@ -34,7 +33,7 @@ def test_every_decoding_argument_of_lmms_evals_vllm_reaches_vllm_with_the_same_v
         found = sampling({**TASK, "temperature": 0.5, **given}, GREEDY, own_task=True)
         assert set(found) == PROMPTS
         for one in found.values():
-            ours = sampling_params(one, Prompt((), CallKey("", 0, 0, "small", "simple")))
+            ours = sampling_params(one)
             for field in ("max_tokens", "n", "temperature", "top_p", "top_k", "min_p", "seed", "stop", *PENALTIES):
                 assert getattr(ours, field) == getattr(theirs, field), field
 
@@ -73,6 +72,16 @@ def test_decoding_value_that_cannot_work_is_refused_by_name(name: str, value: An
     with pytest.raises(ArgumentError) as error:
         sampling({**TASK, name: value}, GREEDY, own_task=True)
     assert str(error.value).startswith(f"The decoding argument {name}={value} is ")
+
+
+def test_value_that_only_vllm_refuses_is_refused_where_an_engine_is_vllm() -> None:
+    own = {"temperature": 2.5}
+    with pytest.raises(ArgumentError, match="temperature"):
+        sampling(own, GREEDY, own_task=True)
+    with pytest.raises(ArgumentError, match="temperature"):
+        sampling({}, parse({"think": "native", "native_gen_kwargs": own}), own_task=True)
+    other = parse({"small": "http://127.0.0.1/v1", "large": "http://127.0.0.1/v1"})
+    assert sampling(own, other, own_task=True)["simple"].temperature == 2.5
 
 
 def test_an_unknown_decoding_argument_is_refused_with_near_names() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from lmms_eval_mai.contract import EngineConfig, Image, Message, Prompt, Reply, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.messages import is_too_long, merge_adjacent_text
 from lmms_eval_mai.engines.thinking import SWITCH, Split
-from lmms_eval_mai.errors import PromptTooLong, SampleError, UnreadableImage
+from lmms_eval_mai.errors import ArgumentError, PromptTooLong, RequestRefused, SampleError, UnreadableImage
 from lmms_eval_mai.redaction import error_text
 
 
@@ -23,18 +23,22 @@ def chat_message(message: Message) -> dict[str, Any]:
     return {"role": message.role, "content": content}
 
 
-def sampling_params(sampling: Sampling, prompt: Prompt, shows_marks: bool = False) -> Any:
-    """Return vLLM's `SamplingParams`, with which vLLM returns an answer when it is complete, and the log-probability of
-    each token before temperature and penalties if the prompt asks for it. `shows_marks`: with special tokens."""
+def sampling_params(sampling: Sampling, logprobs: bool = False, shows_marks: bool = False) -> Any:
+    """Return vLLM's `SamplingParams`, with which vLLM returns an answer when it is complete. `logprobs`: and the
+    log-probability of each token before temperature and penalties. `shows_marks`: with special tokens. Raises
+    `ArgumentError` if vLLM refuses a value."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-    return SamplingParams(  # has the names of `Sampling`
-        **{**dataclasses.asdict(sampling), "stop": list(sampling.stop)},
-        logprobs=0 if prompt.logprobs else None,  # of the sampled token only
-        flat_logprobs=True,  # lists instead of two objects for each token
-        skip_special_tokens=not (prompt.native or shows_marks),
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
+    try:
+        return SamplingParams(  # has the names of `Sampling`
+            **{**dataclasses.asdict(sampling), "stop": list(sampling.stop)},
+            logprobs=0 if logprobs else None,  # of the sampled token only
+            flat_logprobs=True,  # lists instead of two objects for each token
+            skip_special_tokens=not shows_marks,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+    except Exception as error:  # its class is a `ValueError` in some versions of vLLM only
+        raise ArgumentError(f"vLLM refuses a decoding argument: {error_text(error)}.") from error
 
 
 def parser_of(name: str, tokenizer: Any, given: Mapping[str, Any]) -> Split:
@@ -93,8 +97,11 @@ def sample_error(prompt: Prompt, config: EngineConfig, context: int, error: Exce
             context,
             getattr(error, "value", None) if getattr(error, "parameter", "") == "input_tokens" else None,
         )
-    kind = UnreadableImage if "Processor" in str(error) else SampleError  # the processor prepares only images here
+    # vLLM's own class for a value that it refuses has a `parameter`. It is a `ValueError` in some versions only.
+    kind = RequestRefused if isinstance(error, ValueError) or hasattr(error, "parameter") else SampleError
+    if "Processor" in str(error):  # it prepares only images here
+        kind = UnreadableImage
     return kind(
         f"{prompt.key}: vLLM refused this request to {config.model} ({type(error).__name__}: {reason}). Check the "
-        "document, also its image, and vLLM's log above."
+        "document, its image, the decoding arguments, and vLLM's log above."
     )
