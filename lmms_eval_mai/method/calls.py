@@ -184,5 +184,5 @@ async def gather_or_cancel(coroutines: Iterable[Coroutine[Any, Any, R]]) -> list
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(coroutine) for coroutine in coroutines]
     except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+        raise errors.exceptions[0] from errors.exceptions[0].__cause__
     return [task.result() for task in tasks]

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -13,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from lmms_eval_mai.contract import Image
 from lmms_eval_mai.engines.arguments import did_you_mean
+from lmms_eval_mai.errors import UnreadableImage
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.redaction import one_line
 from lmms_eval_mai.run.ask import open_image
@@ -22,8 +24,8 @@ from lmms_eval_mai.serve.settings import Settings
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """Formats that are decoded. Pillow's others start programs or are rare, so they only make attacks easier."""
-DATA_URL = re.compile(rb"data:image\\?/[\w.+-]{1,40};base64,[\w+/=\\-]*")
-"""An image in the body of a request, where JSON may have a backslash before a slash."""
+DATA_URL = re.compile(rb"data:[^,\"\s]{0,100};base64,[\w+/=\\-]*", re.IGNORECASE)
+"""An image in the body of a request, where JSON may have a backslash before a slash. The type may be any or missing."""
 IGNORED = {
     "annotations", "cache_control", "cache_salt", "ignore_eos", "metadata", "mm_payload", "name", "parallel_tool_calls",
     "priority", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning", "reasoning_content",
@@ -46,27 +48,34 @@ NOTHING: list[Any] = [False, 0, "", [], {}]
 class EncodedImage:
     """An image of a request that is not decoded yet."""
 
-    pixels: int
+    size: tuple[int, int]
     data: bytes = field(repr=False)
 
-    def decode(self) -> Image:
-        """Decode the image. This blocks, so run it in a thread. Raises `UnreadableImage`."""
-        return open_image(io.BytesIO(self.data), FORMATS)
+    def decode(self, number: int) -> Image:
+        """Decode the image. This blocks, so run it in a thread. `number`: that of the image in the request. Raises
+        `RequestError`."""
+        try:
+            return open_image(io.BytesIO(self.data), FORMATS)
+        except UnreadableImage as error:
+            text = f"Image {number} of the request is broken or not complete ({error.__cause__})."
+            raise bad_request(text, "messages", "invalid_image") from error
 
 
 def _read_image(image_url: Any) -> EncodedImage:
     """Return the image of `{"url": "data:..."}`, and read its size. Raises `ValueError`."""
     url = image_url.get("url") if isinstance(image_url, dict) else image_url
-    if not (isinstance(url, str) and url.isascii() and url.startswith("data:image/")):
+    if not (isinstance(url, str) and url[:5].lower() == "data:"):
         raise ValueError("expected the image itself, data:image/png;base64,..., because nothing is downloaded")
+    text = "".join(url.partition(",")[2].split())
+    if "%" in text:
+        raise ValueError("expected base64 as it is, without percent-encoding (+ is written as %2B there)")
     try:
-        data = base64.b64decode("".join(url.partition(",")[2].split()), validate=True)
+        data = base64.b64decode(text, validate=True)
         with PIL.Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            return EncodedImage(image.width * image.height, data)
-    except Exception:  # as in `open_image`
-        raise ValueError(
-            f"expected a whole {', '.join(FORMATS)} file in base64, without many texts or very many pixels"
-        ) from None
+            return EncodedImage(image.size, data)
+    except Exception as error:  # as in `open_image`
+        reason = str(error).partition(" <")[0]  # Pillow shows the file object
+        raise ValueError(f"expected a whole {', '.join(FORMATS)} file in base64 ({reason})") from None
 
 
 def wrong(message: str, *place: str | int) -> ValidationError:
@@ -193,7 +202,7 @@ def read_request(body: bytes | bytearray, settings: Settings) -> ChatRequest:
     if len(images) > settings.max_images:  # JSON escapes may hide an address from the count above
         sentence = f"The request has more than {settings.max_images} images. Send fewer."
         raise RequestError(413, sentence, "request_too_large", "messages")
-    if sum(image.pixels for image in images) > settings.max_image_megapixels * 1e6:
+    if sum(math.prod(image.size) for image in images) > settings.max_image_megapixels * 1e6:
         limit = f"{settings.max_image_megapixels:g} megapixels (--max_image_megapixels)"
         sentence = f"Together the images have more than {limit}. Send smaller or fewer ones."
         raise RequestError(413, sentence, "request_too_large", "messages")

@@ -16,7 +16,8 @@ RETRY_AFTER_S = {429: 1, 503: 10}
 """Status -> seconds after which the same request may be answered."""
 REPLIES: dict[type[Exception], tuple[int, str, str]] = {
     errors.PromptTooLong: (400, "context_length_exceeded", "The prompt does not fit the context of a model."),
-    errors.UnreadableImage: (400, "invalid_image", "An image is broken or not complete, or does not fit a model."),
+    errors.UnreadableImage: (400, "invalid_image", "A model refuses an image."),
+    errors.RequestRefused: (400, "request_refused", "A model refuses a value of the request."),
     errors.CallTimeout: (504, "call_timeout", "A call to a model took too long and was cancelled."),
     errors.EngineCrashedByCall: (422, "engine_crashed_by_request", "A model crashes whenever it answers this request."),
     errors.EndpointBusy: (503, "endpoint_busy", "A model reports a temporary error. Send the request again later."),
@@ -26,7 +27,8 @@ REPLIES: dict[type[Exception], tuple[int, str, str]] = {
     Exception: (500, "internal_error", "An error in lmms-eval-mai. The log of the server shows where."),
 }
 """Error -> status, code and sentence of its reply. The first one that fits is used. The error's own text may have the
-address of a model's server, its reply, or the path of a checkpoint. So it is only logged."""
+address of a model's server, its reply, or the path of a checkpoint. So it is only logged. Of what a model in this
+process refuses, the reply has the cause."""
 
 
 @dataclass(eq=False)
@@ -71,6 +73,8 @@ def to_request_error(error: Exception) -> RequestError:
     if isinstance(error, errors.PromptTooLong) and error.context is not None:  # some clients look for OpenAI's words
         length = "more" if error.length is None else f"at least {error.length}"
         message = f"This model's maximum context length is {error.context} tokens, and the prompt has {length}."
+    if isinstance(error, errors.UnreadableImage | errors.RequestRefused) and (cause := error.__cause__) is not None:
+        message = f"{message.removesuffix('.')} ({error_text(cause.__cause__ or cause).rstrip('.')})."
     if isinstance(error, errors.MaiError):
         logger.log("DEBUG" if status == 400 else "WARNING", f"mai_cascade: status {status}: {error_text(error)}")
     else:  # only where the error is: its message may have the text of a prompt

@@ -1,6 +1,7 @@
 """Turns a chat request into a question for the cascade, or into a chat for one model."""
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,11 +40,12 @@ class Question:
 
     def opened(self, number: int) -> Sample:
         """Decode the images and return the sample. This blocks, so run it in a thread. `number`: that of the request in
-        messages. Raises `UnreadableImage`."""
+        messages. Raises `RequestError` for an image that cannot be decoded."""
         self.sample.benchmark.parse("", self.sample.doc)  # the first call imports lmms-eval's parser: seconds
         messages: tuple[Message, ...] = ()
+        images = itertools.count(1)
         for role, content in self.turns:
-            parts = [part.decode() if isinstance(part, EncodedImage) else part for part in content if part]
+            parts = [part.decode(next(images)) if isinstance(part, EncodedImage) else part for part in content if part]
             messages += (Message(role, tuple(merge_adjacent_text(parts))),)
         own = () if self.sample.variant else messages
         return dataclasses.replace(self.sample, doc_id=number, question=messages, own_prompt=own)

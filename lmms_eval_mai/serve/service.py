@@ -12,7 +12,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from lmms_eval_mai.contract import Call, CallKey, Image, Side
-from lmms_eval_mai.errors import ArgumentError, MaiError
+from lmms_eval_mai.errors import ArgumentError, MaiError, UnreadableImage
 from lmms_eval_mai.method.benchmarks import GENERIC
 from lmms_eval_mai.method.calls import Pair
 from lmms_eval_mai.method.run import run
@@ -21,7 +21,7 @@ from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import sampling
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
-from lmms_eval_mai.serve.errors import RequestError
+from lmms_eval_mai.serve.errors import RequestError, to_request_error
 from lmms_eval_mai.serve.question import Question
 from lmms_eval_mai.serve.settings import Settings
 
@@ -142,6 +142,11 @@ class Service:
         except TimeoutError:
             text = f"The request was not answered within {limit:g} s (--request_timeout). Its calls were cancelled."
             raise RequestError(504, text, "request_timeout") from None
+        except UnreadableImage as error:  # a model does not say which one it refuses
+            reply, images = to_request_error(error), question.request.images()
+            sizes = (f"{place} has {one.size[0]} x {one.size[1]} px" for place, one in enumerate(images, 1))
+            reply.message += f" Of the images, number {', '.join(sizes)}."
+            raise reply from error
         finally:
             answered.cancel()
         self.metrics.exits.labels(question.config.method.name, trace.exit).inc()

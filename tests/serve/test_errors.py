@@ -2,6 +2,7 @@
 
 import base64
 import json
+import random
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from support.answers import EXAMPLES
 from support.endpoints import served
 from support.scripted_server import ScriptedServer
-from support.serving import Running, chat, image_url, scripted, serving, user, wait_until, written
+from support.serving import Running, chat, data_url, image_url, scripted, serving, user, wait_until, written
+
+from lmms_eval_mai.contract import CallKey, EngineConfig, Prompt
+from lmms_eval_mai.engines.vllm.conversion import sample_error
+from lmms_eval_mai.serve.errors import to_request_error
 
 KEY = {"Authorization": "Bearer the key"}
 LIMITS = {"api_key": "the key", "max_body_mib": 0.1, "max_image_megapixels": 0.001, "max_images": 3}
@@ -70,6 +76,8 @@ WRONG: dict[str, tuple[Any, int, str, str | None]] = {
                    "messages[0].content[0].text"),
     "image of the web": (messages(user("Hm?", "http://127.0.0.1/x.png")), 400, "invalid_image", IMAGE),
     "no base64": (messages(user("Hm?", "data:image/png;base64,%%")), 400, "invalid_image", IMAGE),
+    "percent-encoded base64": (messages(user("Hm?", image_url().replace("iVB", "%69VB"))), 400, "invalid_image", IMAGE),
+    "cut image": (messages(user("Hm?", image_url()[:82])), 400, "invalid_image", "messages"),
     "other format": (messages(user("Hm?", image_url(format="TIFF"))), 400, "invalid_image", IMAGE),
     "bomb": (messages(user("Hm?", huge_image_url())), 400, "invalid_image", IMAGE),
     "large images": (messages(user("Hm?", *[image_url((20, 20))] * 3)), 413, "request_too_large", "messages"),
@@ -88,8 +96,33 @@ def test_wrong_request_gets_a_status_a_code_and_the_field(name: str, api: Runnin
     assert [status, error["code"], error["param"]] == expected
 
 
+@pytest.mark.parametrize("kind", ["application/octet-stream", "", "IMAGE/PNG", "image/jpeg;charset=utf-8"])
+def test_bytes_of_an_image_decide_its_format_and_it_counts_as_an_image_with_any_type(kind: str, api: Running) -> None:
+    noise = Image.frombytes("RGB", (30, 30), random.Random(0).randbytes(2700))  # more than the limit of texts
+    url = data_url(noise).replace("image/png", kind)
+    assert api.post(messages(user("Hm?", url)), headers=KEY).status_code == 200
+
+
+def test_refusal_of_vllm_is_the_error_of_the_request_and_the_reply_has_its_cause() -> None:
+    from vllm.exceptions import VLLMValidationError
+
+    prompt, engine = Prompt((), CallKey("chat", 0, 0, "small", "simple")), EngineConfig("small", "vllm", "/a/path")
+    processing = ValueError("Failed to apply Qwen3VLProcessor")
+    processing.__cause__ = ValueError("ratio must be smaller than 200")
+    for cause, code, reason in (
+        (VLLMValidationError("min_p is not supported"), "request_refused", "min_p is not supported"),
+        (processing, "invalid_image", "smaller than 200"),
+    ):
+        error = sample_error(prompt, engine, 2048, cause)
+        error.__cause__ = cause
+        reply = to_request_error(error)
+        assert (reply.status, reply.code) == (400, code)
+        assert reason in reply.message and "/a/path" not in reply.message
+    assert to_request_error(sample_error(prompt, engine, 2048, RuntimeError("out of memory"))).status == 500
+
+
 def test_images_whose_address_json_escapes_hide_are_counted_too(api: Running) -> None:
-    body = json.dumps(messages(user("Hm?", *[image_url((1, 1))] * 4))).replace("data:image", r"data:\u0069mage")
+    body = json.dumps(messages(user("Hm?", *[image_url((1, 1))] * 4))).replace("data:image", r"\u0064ata:image")
     status, error = api.refused(body.encode(), headers=KEY)
     assert [status, error["code"], error["param"]] == [413, "request_too_large", "messages"]
 
