@@ -19,7 +19,7 @@ from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, UnreadableImage
 from lmms_eval_mai.method.agreement import Benchmark
-from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
+from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, LETTERS, options_of
 from lmms_eval_mai.method.prompts import VARIANTS, Variant
 from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.run.config import Config
@@ -162,13 +162,17 @@ def open_sample(request: Any, repeat: int, documents: Mapping[str, Any], config:
             question = question_of(prompt, format_sentence(doc_to_messages, prompt))
         if not _has_text(question):
             raise SampleError(f"{where}: its question is empty. {_REMEDY}")
+        # Parsers read only texts. The images are in the question already; do not keep them twice.
+        doc = {name: value for name, value in doc.items() if not isinstance(value, PIL.Image.Image)}
+        if not variant:
+            shown = "".join(part if isinstance(part, str) else "<image>" for part in prompt[-1].content)
+            doc["letters"] = LETTERS[: len(options_of(shown))]
         return Sample(
             task=task,
             doc_id=doc_id,
             repeat=repeat,
             question=question,
-            # Parsers read only texts. The images are in the question already; do not keep them twice.
-            doc={name: value for name, value in doc.items() if not isinstance(value, PIL.Image.Image)},
+            doc=doc,
             benchmark=benchmark,
             kind=benchmark.kind(doc),
             variant=variant,

@@ -15,6 +15,10 @@ from lmms_eval_mai.method.prompts import Kind, TransferPrompt
 
 Doc = Mapping[str, Any]
 
+RULES = 2
+"""The number of the rules by which answers are read and compared. A change of a rule increases it, so that stores and
+reports do not mix runs of both. 2: option letters only if the prompt shows them; InfoVQA's `strict` compares texts."""
+
 _BRACKETS = re.compile(
     r"(?<!\[)\[{2,}"  # two or more "[", beginning with the first of them
     r"((?:(?!\[\[).)*?)"  # the shortest text without "[["
@@ -35,9 +39,9 @@ class AgreementRules:
     """The user's choices for the rules of agreement."""
 
     anls_threshold: float = 0.9
-    """InfoVQA: two answers agree if their ANLS is at least this value."""
+    """InfoVQA with `infovqa_match=anls`: two answers agree if their ANLS is at least this value."""
     infovqa_match: Literal["strict", "anls"] = "strict"
-    """InfoVQA: `strict` requires that answers with digits are equal. `anls` uses ANLS for them, too."""
+    """InfoVQA: `strict` requires equal texts, without case and additional space. `anls` requires similar ones."""
     chartqa_match: Literal["exact", "relaxed"] = "exact"
     """ChartQA: `exact` requires equal texts, or numbers other than 0 that are equal for the scorer. `relaxed`: each
     answer must be correct by lmms-eval's relaxed rule (5%) if the other answer is the reference."""

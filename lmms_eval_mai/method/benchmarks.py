@@ -1,7 +1,7 @@
 """The benchmarks: one record for each, with its parser, its rule of agreement (Section 4.1) and its score.
 
-Parsers and metrics are lmms-eval's own. Two answers that agree have the same score, except on InfoVQA, whose scores of
-similar words may differ, and with `chartqa_match=relaxed`. Agreement never guesses and never depends on the order of a
+Parsers and metrics are lmms-eval's own. Two answers that agree have the same score, except with `infovqa_match=anls`
+and `chartqa_match=relaxed`. Agreement never guesses and never depends on the order of a
 set. Functions import lmms-eval's task modules when they first need them, because `lmms_eval.tasks` takes seconds to
 import.
 """
@@ -9,7 +9,7 @@ import.
 import ast
 import re
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from loguru import logger
@@ -17,8 +17,18 @@ from loguru import logger
 from lmms_eval_mai.method.agreement import AgreementRules, Benchmark, Doc
 from lmms_eval_mai.method.prompts import Kind
 
+LETTERS = string.ascii_uppercase
 _LETTER = re.compile(r"[A-Z]")
-_DIGIT = re.compile(r"\d")
+_MARK = re.compile(
+    r"""(?:((?:^[ \t*-]*|(?<=[:?][ \t]))[\['"]*)|(?<=[\s'"]))"""  # where a list may begin, or an option inside a line
+    r"\(?([A-Z])[.):]\**[ \t]+(?=\S)",  # "A.", "A)", "A:" or "(A)", and a text
+    re.MULTILINE,
+)
+_CHOICE = re.compile(
+    r"(?:^|\b(?:answer|option|choice|boxed|is|choose|pick|select)\b)\W*([a-z])"
+    r"(?!\W*(?:[,;&/]|and\b|or\b))"  # "A, C" is more than one option
+    r"(?=\W*$|[.):*\]}]+\s|\n)"  # the end, or a mark and a text: in "a cat" it is an article
+)
 _MANY_DIGITS = re.compile(r"\d{300}")
 LONGEST_ANLS = 500
 """Length in characters up to which two answers are compared with ANLS. lmms-eval needs about 20 ms for this length."""
@@ -140,14 +150,12 @@ def _agree_chartqa(a: str, b: str, rules: AgreementRules) -> bool:
 
 
 def _agree_infovqa(a: str, b: str, rules: AgreementRules) -> bool:
-    """Use ANLS. Answers with digits must be equal, unless `infovqa_match` is `anls`: "1.5 million" and "1.5 billion"
-    have an ANLS of 0.91.
+    """Compare the texts, or with `infovqa_match=anls` their ANLS: that of "five million" and "five billion" is 0.92.
 
-    Long texts must be equal too. The time of lmms-eval's ANLS grows with the product of the lengths: it would stop all
-    samples for a minute if two models repeat a word up to the limit.
+    Long texts must always be equal. The time of lmms-eval's ANLS grows with the product of the lengths: it would stop
+    all samples for a minute if two models repeat a word up to the limit.
     """
-    must_be_equal = rules.infovqa_match == "strict" and _DIGIT.search(a + b)
-    if a == b or must_be_equal or max(len(a), len(b)) > LONGEST_ANLS:
+    if a == b or rules.infovqa_match == "strict" or max(len(a), len(b)) > LONGEST_ANLS:
         return a == b
     from lmms_eval.api.metrics import anls
 
@@ -205,35 +213,30 @@ def _score_shapes(parsed: str, target: str) -> float:
     return float(_parse_shapes(parsed, {}) == _parse_shapes(target, {}))
 
 
-def _options(doc: Doc) -> list[str]:
-    """Return the option letters of a document of shapes or of another lmms-eval task. Empty if it has no options."""
-    columns = [letter for letter in "ABCDEFGH" if _is_given(doc.get(letter))]
-    if len(columns) >= 2:
-        return columns
-    for value in (doc.get("options"), doc.get("choices")):
-        if isinstance(value, str):
-            try:
-                value = ast.literal_eval(value)
-            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-                continue  # plain text, not a list
-        if isinstance(value, list | tuple | dict) and 2 <= len(value) <= 26:
-            return [chr(ord("A") + i) for i in range(len(value))]
-    return []
+def options_of(prompt: str) -> list[str]:
+    """Return the texts of the last list of options in a prompt. Each has its letter before it, from A without a gap:
+    "A. red" or "(A) red (B) blue". The list begins a line, or follows ":" or "?". Empty: there is none."""
+    marks: list[re.Match[str]] = []
+    shown: list[re.Match[str]] = []
+    for mark in _MARK.finditer(prompt):
+        if mark[1] is not None and mark[2] == "A":
+            marks = [mark]
+        elif marks and LETTERS[len(marks) :].startswith(mark[2]):
+            marks.append(mark)
+        shown = marks if len(marks) >= 2 else shown
+    ends = [*(mark.start() for mark in shown[1:]), len(prompt)]
+    return [prompt[mark.end() : end].split("\n")[0].rstrip() for mark, end in zip(shown, ends, strict=False)]
 
 
 def _parse_generic(answer: str, doc: Doc) -> str | None:
-    """Return the letter of an option, or the text. The scorer of another lmms-eval task is not known."""
-    letters = _options(doc)
-    if not letters:
-        return _normalise(answer, doc)
-    from lmms_eval.tasks._task_utils.mcq_extract import extract_mcq_answer
-
-    letter = extract_mcq_answer(answer, choices=letters)
-    # Its last fallback takes any capital letter of any word, and would read "Bird" as B.
-    return letter if letter and re.search(rf"\b{letter}\b", answer) else None
+    """Return the letter of an option if the prompt shows its letter, else the text. The scorer of another lmms-eval
+    task is not known. Case makes no difference, so equal texts always agree."""
+    answer = answer.strip().lower()
+    letters = [letter for letter in _CHOICE.findall(answer) if letter.upper() in doc.get("letters", "")]
+    return letters[-1].upper() if letters else answer
 
 
-def _letter_if(options: Callable[[Doc], list[str]]) -> Callable[[Doc], Kind]:
+def _letter_if(options: Callable[[Doc], Sequence[str]]) -> Callable[[Doc], Kind]:
     return lambda doc: "letter" if options(doc) else "word"
 
 
@@ -276,15 +279,16 @@ BENCHMARKS: dict[str, Benchmark] = {
             "lmms_eval_mai.harness.shapes.shapes",
             _parse_shapes,
             _score_shapes,
-            kind=_letter_if(_options),
+            kind=_letter_if(lambda doc: [letter for letter in "ABCD" if _is_given(doc.get(letter))]),
             one_stage=True,
         ),
     )
 }
 """Name -> benchmark. `shapes` is the demonstration, which is not in the paper."""
 
-GENERIC = Benchmark("any", "", _parse_generic, score=None, kind=_letter_if(_options))
-"""Rules for other lmms-eval tasks: the option letter if the document has options, else the normalised text."""
+GENERIC = Benchmark("any", "", _parse_generic, score=None, kind=_letter_if(lambda doc: doc.get("letters", "")))
+"""Rules for other lmms-eval tasks and for questions of one's own. `letters` of the document: those that the prompt
+shows before the options, without a gap. Without them, answers are compared as texts."""
 
 
 def benchmark_of(name: str) -> Benchmark:

@@ -18,7 +18,7 @@ from lmms_eval_mai.contract import (
     Sampling,
     Side,
 )
-from lmms_eval_mai.method.agreement import Benchmark, Doc, extract_answer
+from lmms_eval_mai.method.agreement import RULES, Benchmark, Doc, extract_answer
 from lmms_eval_mai.method.methods import MAI, Method, steps_of
 from lmms_eval_mai.method.prompts import Kind, Variant
 from lmms_eval_mai.method.sparse import Selection
@@ -137,6 +137,7 @@ def trace_record(trace: Trace) -> dict[str, Any]:
         **{side: model for side in SIDES if (model := getattr(settings, side))},
         "engines": dict(settings.engines),
         "version": settings.version,
+        "rules": RULES,
     }
     if (selection := trace.selection) is not None:
         record["selection"] = SELECTION.dump_python(selection, exclude={"positions"}, exclude_none=True)

@@ -23,7 +23,7 @@ from lmms_eval_mai.contract import Image, Message
 from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import ArgumentError, UnreadableImage
-from lmms_eval_mai.method.benchmarks import GENERIC
+from lmms_eval_mai.method.benchmarks import GENERIC, LETTERS
 from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.decoding import sampling, unusual
@@ -32,8 +32,6 @@ from lmms_eval_mai.run.evaluation import Evaluation
 
 TASK = "ask"
 """Name of the task in messages, traces and stores."""
-
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 OneImage = PIL.Image.Image | str | Path
 """A decoded image, or the path of an image file."""
@@ -174,16 +172,15 @@ def checked_question(
             raise ArgumentError(
                 f"image={source[:100]} is an address, and nothing is downloaded: give a file or an image."
             )
-    doc = {"question": question, "options": [] if options is None else _checked_options(options)}
+    texts = [] if options is None else _checked_options(options)
+    doc = {"letters": LETTERS[: len(texts)]}
     if not isinstance(question, str) or not question.strip():
         raise ArgumentError(f"The question {question!r} is not a text, or it is empty.")
-    lines = [question, *(f"{letter}. {text}" for letter, text in zip(LETTERS, doc["options"], strict=False)), ""]
+    lines = [question, *(f"{letter}. {text}" for letter, text in zip(doc["letters"], texts, strict=True)), ""]
     text = replace_lone_surrogates("\n".join(lines))  # tokenizers refuse them
 
     def open_sample() -> Sample:
         images = tuple(map(open_image, sources))
-        # The first call imports lmms-eval's parser, which takes seconds. Do not do this on the event loop.
-        GENERIC.parse("", doc)
         return Sample(
             task=TASK,
             doc_id=_number_of(images, text) if number is None else number,

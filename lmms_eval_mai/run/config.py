@@ -90,11 +90,11 @@ class Config(Arguments):
     calibration: Calibration | None = None
     """The file of `min_confidence`."""
     anls_threshold: Share = 0.9
-    """InfoVQA: two answers agree if their ANLS is at least this value. Answers with more than 500 characters must be
-    equal. The ANLS of "north" and "south" is 0.6."""
+    """InfoVQA with `infovqa_match=anls`: two answers agree if their ANLS is at least this value. Answers with more than
+    500 characters must be equal. The ANLS of "north" and "south" is 0.6."""
     infovqa_match: Literal["strict", "anls"] = "strict"
-    """InfoVQA: `strict` requires that answers with digits are equal. `anls` uses ANLS for them, too: "2018" and "2019"
-    have 0.75."""
+    """InfoVQA: `strict` requires equal texts, without case and additional space. `anls` requires similar ones, but the
+    ANLS of "five million" and "five billion" is 0.92."""
     chartqa_match: Literal["exact", "relaxed"] = "exact"
     """ChartQA: `exact` requires equal texts, or numbers other than 0 that are equal for the scorer ("5" and "5.0").
     `relaxed`: each answer must be correct by lmms-eval's relaxed rule (5%) if the other answer is the reference."""
@@ -202,6 +202,7 @@ NEEDED: tuple[tuple[Collection[str], Callable[[Config], bool], str], ...] = (
         lambda config: config.method.needs_threshold,
         "a stop with `sure` and no threshold of its own, as mai_confidence has",
     ),
+    (("anls_threshold",), lambda config: config.infovqa_match == "anls", "infovqa_match=anls"),
     (("native_gen_kwargs", "max_thinking_tokens"), lambda config: bool(config.native), "think=native"),
 )
 """Arguments, whether a run can use them, and what they need."""

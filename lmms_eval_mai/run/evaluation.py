@@ -13,7 +13,7 @@ from lmms_eval_mai.contract import SIDES, EngineConfig, Model, Side
 from lmms_eval_mai.engines.thinking import thought_first
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, MaiError, SampleError, TooManyErrors
 from lmms_eval_mai.method import prompts
-from lmms_eval_mai.method.agreement import extract_answer
+from lmms_eval_mai.method.agreement import RULES, extract_answer
 from lmms_eval_mai.method.calls import Pair
 from lmms_eval_mai.method.methods import DEFAULT_CONFIDENCE
 from lmms_eval_mai.method.run import run
@@ -164,7 +164,7 @@ class Evaluation:
         calls that are made, besides the models."""
         unused = {*self.config.without_effect(), *SIDES}
         config = {name: str(value) for name, value in self.config if name not in unused}
-        versions = [__version__, importlib.metadata.version("lmms-eval"), prompts.digest()]
+        versions = [__version__, importlib.metadata.version("lmms-eval"), prompts.digest(), RULES]
         return digest_of(config, dict(decoding), versions)[:16]
 
     def _resume(self, keys: Sequence[SampleKey], rank: int) -> set[SampleKey]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 from lmms_eval_mai.contract import CallPrompt, Message, Sampling
 from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.method.agreement import Doc
-from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
+from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, LETTERS, options_of
 from lmms_eval_mai.method.methods import METHODS, THINKING, Method
 from lmms_eval_mai.method.prompts import INSTRUCTIONS
 from lmms_eval_mai.method.trace import Sample
-from lmms_eval_mai.run.ask import LETTERS
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import NAMES, sampling, unusual
 from lmms_eval_mai.serve.chat_request import ChatRequest, EncodedImage, MaiOptions
@@ -22,8 +20,6 @@ from lmms_eval_mai.serve.errors import bad_request
 
 SHORT_ANSWER_TOKENS = 64
 """A request without an image and without options is a short-answer question if its token limit is at most this."""
-OPTION = re.compile(r"^[ \t]*\(?([A-Z])[.):][ \t]+(\S.*)$", re.MULTILINE)
-"""An option on its own line: "A. red", "A) red", "A: red" or "(A) red"."""
 
 
 @dataclass(frozen=True)
@@ -101,17 +97,6 @@ def question_of(
     return Question(request, turns, config, sample)
 
 
-def options_of(text: str) -> list[str]:
-    """Return the texts of the last list of options in a text: a line for each, from A without a gap. Empty: none."""
-    options: list[str] = []
-    last: list[str] = []
-    for letter, option in OPTION.findall(text):
-        options = [] if letter == "A" else options
-        options = [*options, option.rstrip()] if LETTERS[len(options) :].startswith(letter) else []
-        last = options if len(options) >= 2 else last
-    return last
-
-
 def _decoding(
     arguments: Mapping[str, Any], limit: int | None, config: Config, gen_kwargs: Mapping[str, Any]
 ) -> dict[CallPrompt, Sampling]:
@@ -156,4 +141,5 @@ def _doc(benchmark: str | None, question: str, options: Sequence[str]) -> Doc:
     if benchmark == "mmmu_val":
         kind = "multiple-choice" if options else "open"
         return {"question": question, "question_type": kind, "options": repr(list(options))}
-    return {"question": question, "options": list(options), **dict(zip(LETTERS, options, strict=False))}
+    letters = LETTERS[: len(options)]
+    return {"question": question, "letters": letters, **dict(zip(letters, options, strict=True))}

@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from lmms_eval_mai.contract import Call, CallKey, Image, Side
 from lmms_eval_mai.errors import ArgumentError, MaiError, UnreadableImage
-from lmms_eval_mai.method.benchmarks import GENERIC
 from lmms_eval_mai.method.calls import Pair
 from lmms_eval_mai.method.run import run
 from lmms_eval_mai.method.trace import Sample, Trace
@@ -89,7 +88,6 @@ class Service:
     def start(self) -> None:
         """Start the engines and wait until they are ready. Raises `EngineStartError`. Call `stop` in any case."""
         self._engines.run(self._evaluation.begin({"chat": self.gen_kwargs}))
-        GENERIC.parse("A", {"options": ["red", "blue"]})  # imports lmms-eval's parser before the first request
         self.is_ready = True
 
     def stop(self) -> None:

@@ -16,7 +16,7 @@ from lmms_eval_mai.analysis.runs.folders import Run, read_runs, records
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.runs.setups import Setup
 from lmms_eval_mai.analysis.tables.summary import spent
-from lmms_eval_mai.method.agreement import AgreementRules
+from lmms_eval_mai.method.agreement import RULES, AgreementRules
 from lmms_eval_mai.method.files import of_steps
 from lmms_eval_mai.method.methods import FULL_RT, MAI, OWN_THINKING, Method
 from lmms_eval_mai.method.methods import LARGE as ALONE
@@ -116,6 +116,17 @@ def test_a_model_alone_has_the_prompt_that_its_only_call_asked(tmp_path: Path, s
 def test_other_steps_with_the_name_of_a_method_are_not_that_method(tmp_path: Path) -> None:
     POPE.write(tmp_path, Method("mai", OWN_THINKING.steps))
     assert one_run(tmp_path).setup.method != MAI
+
+
+def test_runs_with_other_rules_of_agreement_are_not_mixed_with_those_of_this_version(tmp_path: Path) -> None:
+    for method in ("mai", "full_rt", "large"):
+        for folder in ("new", "old"):
+            POPE.write(tmp_path / folder, method, time=method)
+    new = {run.setup for run in read_runs([tmp_path / "new"]).runs}
+    for file in (tmp_path / "old").glob("*_samples_*"):
+        file.write_text(file.read_text().replace(f', "rules": {RULES}', ""))  # as before the rules had a number
+    old = {run.setup for run in read_runs([tmp_path / "old"]).runs}
+    assert len(new & old) == 1 and {setup.options for setup in old - new} == {("rules=1",)}  # a model alone is the same
 
 
 def test_full_rt_of_a_cascade_has_its_models_and_thinking_and_no_options_of_agreement() -> None:

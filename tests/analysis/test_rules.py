@@ -80,7 +80,11 @@ def relaxed(a: str, b: str) -> bool:
 
 
 def close(threshold: float) -> Any:
-    return lambda a, b: BENCHMARKS["infovqa_val"].agree(a, b, AgreementRules(anls_threshold=threshold))
+    return lambda a, b: BENCHMARKS["infovqa_val"].agree(a, b, AgreementRules(threshold, "anls"))
+
+
+def anls(threshold: float) -> dict[str, Any]:
+    return {"infovqa_match": "anls", "anls_threshold": threshold}
 
 
 CHARTS = World(
@@ -105,14 +109,13 @@ PAGES = World(
 
 def test_a_looser_rule_gives_what_a_cascade_with_this_rule_does(tmp_path: Path, task_manager: Any) -> None:
     check(CHARTS, tmp_path / "charts", relaxed, {"chartqa_match": "relaxed"})
-    pages = dataclasses.replace(PAGES, agree=close(0.9))
-    check(pages, tmp_path / "pages", close(0.5), {"anls_threshold": 0.5})
-    check(pages, tmp_path / "two stages", close(0.5), {"anls_threshold": 0.5}, suffix="r_s2")
+    check(PAGES, tmp_path / "pages", close(0.5), anls(0.5))
+    check(PAGES, tmp_path / "two stages", close(0.5), anls(0.5), suffix="r_s2")
 
 
 def test_a_stricter_rule_takes_the_missing_calls_from_full_rt(tmp_path: Path, task_manager: Any) -> None:
     loose = dataclasses.replace(PAGES, agree=close(0.5))
-    check(loose, tmp_path / "pages", close(0.95), {"anls_threshold": 0.95}, full_rt=True)
+    check(loose, tmp_path / "pages", close(0.95), anls(0.95), full_rt=True)
     loose = dataclasses.replace(CHARTS, agree=relaxed)
     check(loose, tmp_path / "charts", CHARTS.agree, {}, full_rt=True)
 
@@ -171,18 +174,17 @@ def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer
 
 
 def test_a_stricter_rule_is_left_out_without_full_rt(tmp_path: Path, task_manager: Any) -> None:
-    loose = dataclasses.replace(PAGES, agree=close(0.6), options={"anls_threshold": 0.6})
+    loose = dataclasses.replace(PAGES, agree=close(0.6), options=anls(0.6))
     loose.write(tmp_path, "mai")
     runs = read([tmp_path])
     (run,) = runs.of("cascade")
     found = [one for one in outcomes(runs, run) if one.rule.method == MAI]
-    assert [one.rule.agreement.anls_threshold for one in found] == [0.5, 0.6, 0.5]
-    assert [one.is_run for one in found] == [False, True, False]
+    assert [one.rule.agreement.anls_threshold for one in found] == [0.5, 0.6]
+    assert [one.is_run for one in found] == [False, True]
     rows = report([tmp_path], ("rules",)).table("rules").rows
-    names = ["anls_threshold=0.5", "anls_threshold=0.6", "infovqa_match=anls,anls_threshold=0.5"]
-    assert [(str(row[2]).removeprefix("method=mai,"), row[-1]) for row in rows][:3] == list(
-        zip(names, (None, "yes", None), strict=True)
-    )
+    names = ["infovqa_match=anls,anls_threshold=0.5", "infovqa_match=anls,anls_threshold=0.6"]
+    shown = [(str(row[2]).removeprefix("method=mai,"), row[-1]) for row in rows]
+    assert shown[:2] == [*zip(names, (None, "yes"), strict=True)]
 
 
 def test_methods_are_replayed_once_for_each_pair_transfer_and_rule_of_agreement(tmp_path: Path) -> None:

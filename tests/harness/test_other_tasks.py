@@ -1,9 +1,11 @@
 """Tasks of lmms-eval itself: their own prompts for short answers, and ours for the thinking and the transfer."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.documents import RULES, texts_agree
 from support.logs import logged
 from support.pope_scripts import Record, counts, gold_of, record
 from support.samples import Recorder, scripted_pair
@@ -106,6 +108,38 @@ def test_the_tasks_own_sentence_at_the_end_is_removed_from_the_question(
     found = format_sentence(doc_to_messages(**options), messages)
     rest = question_of(messages, found)
     assert found == sentence and rest[:-1] == before and "".join(map(str, rest[-1].content)) == question
+
+
+@pytest.mark.parametrize(
+    ("prompt", "kind"),
+    [
+        ("What is it? {0}, {1}\nAnswer with the text of the option.", "word"),
+        ("What is it?\n{0}\n{1}\nA or B?", "word"),
+        ("What is it?\nA. {0}\nB. {1}\nThe letter.", "letter"),
+        ("What is it? (A) {0} (B) {1}", "letter"),
+    ],
+)
+def test_the_prompt_of_another_task_decides_whether_its_answers_are_letters(prompt: str, kind: str) -> None:
+    doc = {"options": ["a cat", "a dog"], "A": "a cat", "B": "a dog", "letters": "AB"}
+
+    class Task:
+        config = SimpleNamespace(description="")
+        eval_docs_no_media = (doc,)
+
+        def doc_to_text(self, doc: Any) -> str:
+            return prompt.format(*doc["options"])
+
+        def doc_to_messages(self, doc: Any) -> Any:
+            return [{"role": "user", "content": self.doc_to_text(doc)}]
+
+    request = SimpleNamespace(args=("", Task().doc_to_messages, {}, 0, "own", "test"), metadata={})
+    one = open_sample(request, 0, {"own": {"test": [doc]}}, parse({}))
+    assert one.kind == kind and not texts_agree(one.benchmark, one.doc, "A cat", "A dog", RULES)
+    assert texts_agree(one.benchmark, one.doc, "(B)", "B", RULES) is (kind == "letter")
+    think, transfer = (prompts_of("full_rt", one)[key] for key in (("small", "think"), ("large", "transfer")))
+    assert all(
+        ("letter from the given choices" in text(found.messages)) is (kind == "letter") for found in (think, transfer)
+    )
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from support.documents import (
     ALL,
+    LETTERS,
     MMBENCH_FOUR,
     MMBENCH_THREE,
     MMBENCH_TWO,
@@ -24,7 +25,7 @@ from support.documents import (
 from support.logs import logged
 
 from lmms_eval_mai.method.agreement import AgreementRules, read_answer
-from lmms_eval_mai.method.benchmarks import BENCHMARKS
+from lmms_eval_mai.method.benchmarks import BENCHMARKS, options_of
 
 MMBENCH_HOLES = {"A": "red", "B": "green", "C": float("nan"), "D": None}
 
@@ -76,8 +77,9 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("chartqa", NONE, "5", "5.001", False),
     ("chartqa", NONE, "100", "104", False),
     ("chartqa", NONE, "", "", False),
-    # InfoVQA: nearly equal words, and equal numbers.
-    ("infovqa_val", NONE, "two thousand people", "two thousand peoples", True),
+    # InfoVQA: equal texts.
+    ("infovqa_val", NONE, "five million", "five billion", False),
+    ("infovqa_val", NONE, "not available", "now available", False),
     ("infovqa_val", NONE, "North  America", "north america", True),
     ("infovqa_val", NONE, "the end of the year 2019", "the end of the year 2018", False),
     ("infovqa_val", NONE, "1.5 million", "1.5 billion", False),
@@ -100,15 +102,19 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("shapes", SHAPES_CHOICE, "?", "?", False),
     ("shapes", SHAPES_WORD, "Red circle", "red circle.", True),
     ("shapes", SHAPES_WORD, "red circle", "red cross", False),
-    # Another lmms-eval task: letters if the document has options, else equal texts.
-    ("any", {"options": ["red", "green"]}, "B", "(B)", True),
-    ("any", {"options": ["red", "green"]}, "C", "C", False),
-    ("any", {"options": "['red', 'green', 'blue']"}, "C", "The answer is C", True),
-    ("any", {"choices": {"A": "red", "B": "green"}}, "A.", "A", True),
-    ("any", MMBENCH_TWO, "B", "B", True),
-    ("any", MMBENCH_TWO, "C", "C", False),
-    ("any", {"options": "red or green"}, "Red", "red", True),
-    ("any", {"A": "a lone column"}, "C", "c", True),
+    # Another lmms-eval task: letters if its prompt shows them, and equal texts.
+    ("any", LETTERS, "B", "(B) a dog", True),
+    ("any", LETTERS, "The answer is C", "c.", True),
+    ("any", LETTERS, "Option A", "\\boxed{A}", True),
+    ("any", LETTERS, "A cat", "A dog", False),
+    ("any", LETTERS, "A cat", "A", False),
+    ("any", LETTERS, "A, B", "A, C", False),
+    ("any", LETTERS, "(A) and (B)", "A", False),
+    ("any", LETTERS, "Vitamin C", "Plan C", False),
+    ("any", LETTERS, "Yes", "yes", True),
+    ("any", NONE, "A cat", "A dog", False),
+    ("any", NONE, "B", "(B)", False),
+    ("any", MMBENCH_TWO, "A banana", "a banana", True),  # the columns do not tell whether the prompt shows letters
     ("any", NONE, "42", "42.", False),
     ("any", NONE, "", "", False),
 ]
@@ -125,9 +131,9 @@ def test_two_answers_agree_if_and_only_if_the_table_has_true(
 @pytest.mark.parametrize(
     ("name", "rules", "a", "b", "same"),
     [
-        ("infovqa_val", AgreementRules(anls_threshold=0.94), "Microsoft Windows", "Microsoft Window", True),
-        ("infovqa_val", AgreementRules(anls_threshold=0.95), "Microsoft Windows", "Microsoft Window", False),
-        ("infovqa_val", AgreementRules(anls_threshold=0.0), "2019", "2018", False),
+        ("infovqa_val", AgreementRules(0.94, "anls"), "Microsoft Windows", "Microsoft Window", True),
+        ("infovqa_val", AgreementRules(0.95, "anls"), "Microsoft Windows", "Microsoft Window", False),
+        ("infovqa_val", AgreementRules(0.0), "north", "south", False),
         # The paper's plain rule: ANLS for digits too, here 0.75.
         ("infovqa_val", AgreementRules(0.5, "anls"), "2019", "2018", True),
         ("infovqa_val", AgreementRules(0.8, "anls"), "2019", "2008", False),
@@ -156,18 +162,28 @@ def test_the_users_rules_decide(name: str, rules: AgreementRules, a: str, b: str
 def test_texts_of_models_that_do_not_stop_are_compared_without_functions_that_need_minutes(
     benchmark: str, doc: Any, text: str, end: str
 ) -> None:
-    assert texts_agree(BENCHMARKS[benchmark], doc, text, text, RULES)
-    assert not texts_agree(BENCHMARKS[benchmark], doc, text, text + end, RULES)
+    rules = AgreementRules(infovqa_match="anls")
+    assert texts_agree(BENCHMARKS[benchmark], doc, text, text, rules)
+    assert not texts_agree(BENCHMARKS[benchmark], doc, text, text + end, rules)
     short = text[:200].strip()  # as short texts, both would agree
-    assert texts_agree(BENCHMARKS[benchmark], doc, short, short + end, RULES)
+    assert texts_agree(BENCHMARKS[benchmark], doc, short, short + end, rules)
 
 
 @pytest.mark.parametrize(
-    ("doc", "kind"),
-    [(NONE, "word"), ({"choices": ["x", "y"]}, "letter"), ({"options": "['x']"}, "word"), (MMBENCH_TWO, "letter")],
+    ("prompt", "options"),
+    [
+        ("Which?\nA. a cat\nB. a dog\n", ["a cat", "a dog"]),
+        ("What is it? (A) a cat (B) a dog", ["a cat", "a dog"]),
+        ("Which?\nChoices: A: Vitamin C. B: iron", ["Vitamin C.", "iron"]),
+        ("For example:\nA) 1\nB) 2\nC) 3\nWhich?\nA) <image>\nB) <image>", ["<image>", "<image>"]),
+        ("What is it: a cat, a dog or a bird?", []),
+        ("Compare (A) and (B).", []),
+        ("Point A. Point B. Which is higher?", []),
+        ("Answer with A, B or C.\nA. the only one", []),
+    ],
 )
-def test_another_task_asks_for_a_letter_if_its_document_has_options(doc: dict[str, Any], kind: str) -> None:
-    assert ALL["any"].kind(doc) == kind
+def test_letters_are_those_that_the_prompt_shows_before_its_last_options(prompt: str, options: list[str]) -> None:
+    assert options_of(prompt) == options
 
 
 def test_answers_to_mmbench_are_read_without_the_lines_of_its_evaluator() -> None:

@@ -81,11 +81,13 @@ def test_settings_have_the_arguments_that_change_an_answer_of_the_method_whereve
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("small: a\nlarge: http://me:secret@h/v1\nthink: E\nanls_threshold: 0.5\nsparse_layer: 2\n")
+    given = "think: E\ninfovqa_match: anls\nanls_threshold: 0.5\nsparse_layer: 2\n"
+    file.write_text(f"small: a\nlarge: http://me:secret@h/v1\n{given}")
     text = f"pair={file},max_new_tokens=64,transfer_answer=cut,think=E,max_errors=3,chartqa_match=exact"
     settings = parse_text(text).settings
     assert (settings.small, settings.large) == ("a", "http://<redacted>@h/v1")
-    expected = {"think": "E", "anls_threshold": 0.5, "max_new_tokens": 64, "transfer_answer": "cut"}
+    expected = {"think": "E", "anls_threshold": 0.5, "infovqa_match": "anls"}
+    expected |= {"max_new_tokens": 64, "transfer_answer": "cut"}
     assert settings.options == expected
     assert parse_text(f"{text},method=small").settings.options == {"max_new_tokens": 64}
     assert parse_text(f"{text},method=small").settings.large == ""
@@ -190,7 +192,8 @@ transfer=sparse,sparse_layer=2.5: layer | transfer=sparse,sparse_layer=0: layer 
 transfer=sparse,sparse_layer=true: layer
 pair=demo,transfer=full,sparse_layer=2: transfer=sparse | method=large,transfer=sparse: such as mai
 keep_store=2: true or false | log_prompts=yes: true or false | store=[x: JSON
-anls_threshold=2: 1 | anls_threshold=0: 0 | anls_threshold=true: number | chartqa_match=fuzzy: exact, relaxed
+anls_threshold=2: 1 | anls_threshold=0: 0 | anls_threshold=true: number | anls_threshold=0.8: infovqa_match=anls
+chartqa_match=fuzzy: exact, relaxed
 method=mai_confidence,min_confidence=0: 0 | method=mai_confidence,min_confidence=none.json: calibrate
 min_confidence=0.7: mai_confidence | think=native,native_gen_kwargs=hot: mapping
 think=native,native_gen_kwargs={"temprature":1}: Did you mean temperature? | think=native,max_thinking_tokens=0: 1

@@ -81,7 +81,7 @@ def test_a_completed_shorter_run_uses_the_store_of_a_longer_run_and_does_not_rem
         ({"think": "E"}, False),
         ({"method": "full_rt"}, False),
         ({"max_new_tokens": 9}, False),
-        ({"anls_threshold": 0.8}, False),
+        ({"infovqa_match": "anls"}, False),
         ({"method": "mai_confidence", "min_confidence": 0.7}, False),
         ({"transfer_answer": "keep"}, False),
         ({"task": "pope_e"}, False),

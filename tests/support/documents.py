@@ -6,6 +6,7 @@ from lmms_eval_mai.method.agreement import AgreementRules, Benchmark, agree, rea
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
 
 RULES = AgreementRules()
+ANLS = AgreementRules(infovqa_match="anls")
 RELAXED = AgreementRules(chartqa_match="relaxed")
 ALL = {**BENCHMARKS, "any": GENERIC}
 
@@ -21,6 +22,7 @@ RWQA_OPEN = {"question": "How many cars?\n\nPlease answer directly with a single
 RWQA_SIX = {"question": "Which?\n" + "\n".join(f"{letter}. Sign {letter}" for letter in "ABCDEF")}
 SHAPES_CHOICE = {"A": "red circle", "B": "blue cross", "C": "empty cell", "D": "red cross"}
 SHAPES_WORD = dict.fromkeys("ABCD", "")
+LETTERS = {"letters": "ABC"}
 NONE: dict[str, Any] = {}
 
 DOCS: dict[str, list[dict[str, Any]]] = {
@@ -31,7 +33,7 @@ DOCS: dict[str, list[dict[str, Any]]] = {
     "infovqa_val": [NONE],
     "realworldqa": [RWQA_CHOICE, RWQA_OPEN, RWQA_SIX],
     "shapes": [SHAPES_CHOICE, SHAPES_WORD],
-    "any": [{"options": ["red", "green"]}, NONE],
+    "any": [LETTERS, NONE],
 }
 """Benchmark -> documents of every kind that it has."""
 

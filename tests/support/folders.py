@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lmms_eval_mai.method.agreement import RULES
 from lmms_eval_mai.method.methods import METHODS, Ask, Method, Stop, steps_of
 
 SMALL, LARGE = "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-8B-Instruct"
@@ -147,6 +148,7 @@ def about(method: Method, models: Mapping[str, str], options: Mapping[str, Any])
         "options": dict(options),
         **{side: models.get(side, side) for side in method.sides},
         "engines": {side: "scripted" for side in method.sides},
+        "rules": RULES,
     }
 
 

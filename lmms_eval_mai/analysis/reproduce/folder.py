@@ -16,6 +16,7 @@ from lmms_eval_mai.engines.transformers.options import TransformersOptions
 from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method import prompts
+from lmms_eval_mai.method.agreement import RULES
 from lmms_eval_mai.method.methods import steps_of
 from lmms_eval_mai.redaction import redacted
 from lmms_eval_mai.run.config import parse
@@ -27,7 +28,7 @@ PERFORMANCE = OpenAIOptions.without_effect() | TransformersOptions.without_effec
 
 def common_digest(options: Options) -> str:
     """Return a hash of what all runs have in common."""
-    versions = [__version__, importlib.metadata.version("lmms-eval"), prompts.digest()]
+    versions = [__version__, importlib.metadata.version("lmms-eval"), prompts.digest(), RULES]
     return digest_of(versions, options.gen_kwargs, options.limit, options.include_path)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from lmms_eval_mai.contract import Side
 from lmms_eval_mai.method import methods, prompts
-from lmms_eval_mai.method.agreement import AgreementRules
+from lmms_eval_mai.method.agreement import RULES, AgreementRules
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.files import of_steps
 from lmms_eval_mai.method.methods import FULL_RT, IN_TWO_STAGES, LARGE, MAI, VARIANT_OF, Method, prompt_of
@@ -46,7 +46,8 @@ class Setup:
     """The prompt of one model alone; else that of the thinking. None: another task's own prompt."""
     two_stage: bool = False
     options: tuple[str, ...] = ()
-    """Options that can change an answer and are not at their default, such as `anls_threshold=0.5`."""
+    """Options that can change an answer and are not at their default, such as `temperature=0.7`, and `rules` of a run
+    that read and compared its answers by other rules than this version."""
 
     @property
     def kind(self) -> Kind:
@@ -77,7 +78,7 @@ class Setup:
     @property
     def decoding(self) -> tuple[str, ...]:
         """The options that change every call."""
-        return self._options_without((*TRANSFER_OPTIONS, *AGREEMENT_OPTIONS, "min_confidence", "think"))
+        return self._options_without((*TRANSFER_OPTIONS, *AGREEMENT_OPTIONS, "min_confidence", "think", "rules"))
 
     @property
     def decoding_of_others(self) -> tuple[str, ...]:
@@ -143,6 +144,8 @@ def setup_of(trace: Mapping[str, Any], variant: Variant | None, two_stage: bool,
         del options["transfer_answer"]
     if (threshold := trace.get("min_confidence")) is not None:
         options["min_confidence"] = float(threshold)
+    if (rules := trace.get("rules", 1)) != RULES:
+        options["rules"] = rules
     if variant is not None:  # it names the thinking prompt
         think = options.pop("think", "R")
         variant = variant if variant != "S" else think

@@ -20,8 +20,8 @@ SHOWN_THRESHOLDS = (1.0, 0.999, 0.99, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6
 """The thresholds of the table."""
 OTHER_RULES: dict[str, tuple[AgreementRules, ...]] = {
     "infovqa_val": (
-        *(AgreementRules(anls_threshold=value / 100) for value in (50, 60, 70, 80, 85, 90, 95, 100)),
-        *(AgreementRules(anls_threshold=value, infovqa_match="anls") for value in (0.5, 0.9)),
+        AgreementRules(),
+        *(AgreementRules(value / 100, "anls") for value in (50, 60, 70, 80, 85, 90, 95, 100)),
     ),
     "chartqa": (AgreementRules(chartqa_match="exact"), AgreementRules(chartqa_match="relaxed")),
 }
@@ -45,8 +45,9 @@ class Rule:
         elif benchmark == "chartqa":
             arguments.append(f"chartqa_match={self.agreement.chartqa_match}")
         elif benchmark in OTHER_RULES:
-            arguments += ["infovqa_match=anls"] * (self.agreement.infovqa_match == "anls")
-            arguments.append(f"anls_threshold={self.agreement.anls_threshold:g}")
+            arguments.append(f"infovqa_match={self.agreement.infovqa_match}")
+            if self.agreement.infovqa_match == "anls":
+                arguments.append(f"anls_threshold={self.agreement.anls_threshold:g}")
         return ",".join(arguments)
 
 
