@@ -10,15 +10,14 @@ from loguru import logger
 
 from lmms_eval_mai import __version__
 from lmms_eval_mai.contract import SIDES, EngineConfig, Model, Side
-from lmms_eval_mai.engines.thinking import thought_first
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, MaiError, SampleError, TooManyErrors
 from lmms_eval_mai.method import prompts
-from lmms_eval_mai.method.agreement import RULES, extract_answer
+from lmms_eval_mai.method.agreement import RULES
 from lmms_eval_mai.method.calls import Pair
-from lmms_eval_mai.method.methods import DEFAULT_CONFIDENCE
 from lmms_eval_mai.method.run import run
 from lmms_eval_mai.method.sparse import Sparse
 from lmms_eval_mai.method.trace import Sample, Trace
+from lmms_eval_mai.run import doubts
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.failures import Failures
@@ -49,12 +48,10 @@ class Evaluation:
         self._called = [engine.side for engine in config.engines()]
         self.pair = pair_of(config, {side: engines.models[side] for side in self._called}, sparse_of(config))
         self._chose_threshold = frozenset(config.calibration.images if config.calibration else ())
-        self._uncalibrated: set[str] = set()
-        """Benchmarks whose questions have no calibrated threshold, of which the user was told."""
-        self._told_of_thinking: set[bool] = set()
-        """Of native calls and of short answers, whether the user was told of a wrong thinking."""
+        self._told: set[str] = set()
+        """The keys of the doubts (`doubts.py`) that the user knows."""
         self._has_probability = False
-        """Whether the large engine has reported a probability, which a first check by confidence needs."""
+        """Whether an engine has reported a probability, which a stop with `sure` needs."""
         self._slots = asyncio.Semaphore(config.max_open_samples)
         """Limits the open samples of `run_one`."""
         self._keys: set[SampleKey] = set()
@@ -120,7 +117,7 @@ class Evaluation:
         await self._engines.start(self._called)
         engines = {side: self._engines.models[side].engine.version() for side in self._called}
         self.pair = dataclasses.replace(self.pair, settings=dataclasses.replace(self.pair.settings, engines=engines))
-        self._warn_if_uncalibrated(engines)
+        self._tell(doubts.of_threshold(self.config, engines))
 
     async def run_one(self, open_sample: Callable[[], Sample], run: Run = run) -> Trace:
         """Run one more sample, beside all others. `Engines.submit` or `Engines.run` runs this.
@@ -191,79 +188,18 @@ class Evaluation:
                 "lmms-eval-mai or in lmms-eval's parser. Please run the command again with --verbosity DEBUG and "
                 "report the traceback that the log then shows."
             ) from error
-        if trace.min_confidence is not None:
-            self._tell_if_uncalibrated(sample.benchmark.name, trace.min_confidence)
-            if not self._chose_threshold.isdisjoint(trace.images):
-                trace = dataclasses.replace(trace, chose_threshold=True)
-        self._tell_of_thinking(trace)
-        if not self._has_probability and any(stop.sure for stop in trace.settings.method.stops):
-            self._check_probability(trace)
+        if trace.min_confidence is not None and not self._chose_threshold.isdisjoint(trace.images):
+            trace = dataclasses.replace(trace, chose_threshold=True)
+        self._tell(doubts.of_trace(self.config, trace, sample.benchmark.name))
+        self._has_probability = self._has_probability or doubts.has_probability(self.config, trace)
         return trace
 
-    def _tell_of_thinking(self, trace: Trace) -> None:
-        """Warn once if a short answer has a thinking of the model's own, and once if a call that must have one has
-        none."""
-        for call in trace.calls:
-            if thought_first(call.key.prompt, call.text, call.thinking):
-                problem = (
-                    f"the model thought before its short answer ({call.output_tokens} tokens). Either it always "
-                    "thinks, or its server does not switch the thinking off: if the server reports no context, give "
-                    "chat_template_kwargs={}; else choose another model or server. The final table counts these calls."
-                )
-            elif call.key.prompt == "native" and call.thinking is None:
-                problem = (
-                    "the model did not think. If it never does, its server drops chat_template_kwargs: give think=R."
-                )
-            else:
-                continue
-            if (kind := call.key.prompt == "native") not in self._told_of_thinking:
-                self._told_of_thinking.add(kind)
-                logger.warning(f"mai_cascade: {call.key}: {problem}")
-
-    def _tell_if_uncalibrated(self, benchmark: str, threshold: float) -> None:
-        calibrated = self.config.calibrated
-        if calibrated is None or benchmark in calibrated.documents or benchmark in self._uncalibrated:
-            return
-        if threshold == self.pair.thresholds.of(benchmark):  # a request to a server may have its own
-            self._uncalibrated.add(benchmark)
-            logger.warning(
-                f"mai_cascade: min_confidence={self.config.min_confidence} was chosen with documents of "
-                f"{', '.join(calibrated.documents)}, so it promises nothing for other questions ({benchmark})."
-            )
-
-    def _warn_if_uncalibrated(self, engines: Mapping[Side, str]) -> None:
-        """Tell the user if the threshold of the method was not chosen for this run."""
-        config, method, calibration = self.config, self.config.method, self.config.calibration
-        if not method.needs_threshold or isinstance(config.min_confidence, float):
-            return
-        if calibration is None or config.calibrated is None:
-            doubts = [f"it is the default {DEFAULT_CONFIDENCE}, which is not calibrated for this pair"]
-        else:
-            models = {engine.side: engine.model for engine in config.engines()}
-            doubts = [*calibration.doubts(method, models, engines, config.think)]
-        if doubts:
-            logger.warning(
-                f"mai_cascade: the threshold of method={method.name} promises nothing here: {'; '.join(doubts)}. "
-                "lmms-eval-mai calibrate chooses a threshold by your own documents."
-            )
-
-    def _check_probability(self, trace: Trace) -> None:
-        """Refuse a run whose stops need a probability that the engine does not report: no answer would ever be sure.
-        Raises `ArgumentError`."""
-        asked = {stop.sure for stop in trace.settings.method.stops if stop.sure}
-        for call in trace.calls:
-            is_short = call.key.prompt in ("simple", "task")  # `simple` is the own prompt of another lmms-eval task
-            if not is_short or f"{call.key.side}.simple" not in asked or not extract_answer(call.text):
-                continue
-            self._has_probability = call.answer_logprob is not None
-            if not self._has_probability:
-                engine = getattr(self.config, call.key.side)
-                raise ArgumentError(
-                    f"method={trace.settings.method.name} needs the probability of the {call.key.side} model's answer, "
-                    f"and {call.key.side}_engine={engine.engine} did not report it for {call.key}. Use an engine or an "
-                    "endpoint that gives log-probabilities (logprobs), or another method."
-                )
-            return
+    def _tell(self, sentences: doubts.Doubts) -> None:
+        """Warn of what the user was not told yet."""
+        for key, sentence in sentences:
+            if key not in self._told:
+                self._told.add(key)
+                logger.warning(f"mai_cascade: {sentence}")
 
     def _allowed_errors(self) -> int:
         allowed = self.config.max_errors
