@@ -7,18 +7,19 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engines import engine_of, prompt, started
+from support.engines import Running, engine_of, prompt, started
 from support.loop import LoopThread
 
 from lmms_eval_mai.contract import SIDES, EngineConfig
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm.configuration import ONE_PROCESS, configure
-from lmms_eval_mai.engines.vllm.environment import engine_environment
+from lmms_eval_mai.engines.vllm.environment import MEDIA_LIMIT, engine_environment, lift_media_limit
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, EngineUnavailable, PromptTooLong
 from lmms_eval_mai.run.config import parse
 
@@ -115,6 +116,33 @@ def test_context_that_vllm_chooses_is_read_back_and_part_of_the_description(
         assert 32 <= context < 4096 and f"context {context} tokens" in running.engine.description
         (error,) = running.generate(prompt(0, "word " * context))
         assert isinstance(error, PromptTooLong)
+
+
+def test_folder_whose_path_is_too_long_for_vllms_sockets_is_refused(
+    tiny_pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A socket has a path of at most 107 bytes, 37 of them behind the folder."""
+    temporary = tmp_path / ("x" * 71)
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # Python reads TMPDIR once
+    for folder in (None, "/".ljust(71, "x")):
+        if folder is not None:
+            monkeypatch.setenv("VLLM_RPC_BASE_PATH", folder)
+        with pytest.raises(EngineUnavailable, match="TMPDIR"):
+            engine_of(small=str(tiny_pair[0]), engine="vllm")
+    monkeypatch.setenv("VLLM_RPC_BASE_PATH", "/".ljust(70, "x"))
+    engine_of(small=str(tiny_pair[0]), engine="vllm")
+
+
+def test_size_of_images_is_limited_by_the_users_variable_only(vllm: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm import envs
+
+    assert getattr(envs, MEDIA_LIMIT) == 0
+    monkeypatch.delattr(envs, MEDIA_LIMIT)
+    monkeypatch.setenv(MEDIA_LIMIT, "5")
+    lift_media_limit()
+    assert MEDIA_LIMIT not in vars(envs)
 
 
 # --- the environment ------------------------------------------------------------------------------------------

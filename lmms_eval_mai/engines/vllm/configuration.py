@@ -106,13 +106,27 @@ def start_errors(config: EngineConfig, shares_gpu: bool = False) -> Iterator[Non
         raise start_error from error
 
 
+def _check_socket_folder() -> None:
+    """Refuse a folder with a path that is too long for vLLM's sockets. Raises `EngineUnavailable`."""
+    from vllm import envs
+    from zmq import IPC_PATH_MAX_LEN
+
+    folder, limit = envs.VLLM_RPC_BASE_PATH, IPC_PATH_MAX_LEN - len("/ca9e8b5e-8f4f-4a0b-a6a3-2d1f4d3c7a11")
+    if (length := len(os.fsencode(folder))) > limit:
+        raise EngineUnavailable(
+            f"vLLM makes its sockets in {folder}. This path has {length} bytes, and at most {limit} are possible. Set "
+            "TMPDIR or VLLM_RPC_BASE_PATH to a shorter folder."
+        )
+
+
 def configure(
     config: EngineConfig, pair: Sequence[EngineConfig], machine: Machine, measure: bool = False
 ) -> Configuration:
     """Return the configuration. `pair`: all vLLM engines of a pair, this one included. `measure`: vLLM measures
-    the memory, also if the size of the KV cache can be computed. Imports vLLM and blocks. Raises `ArgumentError`, or
-    `EngineStartError` if vLLM refuses the model or its arguments."""
+    the memory, also if the size of the KV cache can be computed. Imports vLLM and blocks. Raises `ArgumentError`,
+    `EngineUnavailable`, or `EngineStartError` if vLLM refuses the model or its arguments."""
     check_checkpoint(config.side, config.model)
+    _check_socket_folder()
     with start_errors(config):
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform

@@ -26,7 +26,7 @@ from lmms_eval_mai.engines.vllm.conversion import (
     sampling_params,
     to_reply,
 )
-from lmms_eval_mai.engines.vllm.environment import engine_environment
+from lmms_eval_mai.engines.vllm.environment import engine_environment, lift_media_limit
 from lmms_eval_mai.engines.vllm.processes import Processes
 from lmms_eval_mai.errors import EngineCrashed, EngineNotRunning, EngineStartError, SampleError
 
@@ -128,6 +128,7 @@ class VllmEngine(Engine):
             if processes.llm.exception() and (cause := processes.last_error()):
                 raise RuntimeError(cause)
             llm = processes.llm.result()
+            lift_media_limit()
             if name := self._config.arguments.get("reasoning_parser"):
                 self._parser = parser_of(name, copy.deepcopy(llm.renderer.get_tokenizer()), self._thinking.given)
             return llm, copy.deepcopy(llm.renderer.get_tokenizer())

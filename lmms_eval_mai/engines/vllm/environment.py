@@ -27,6 +27,8 @@ LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"
 """Variables of a launcher (torchrun, accelerate). With them an engine's process would join the launcher's group."""
 
 BOUND_THREADS, PRELOADED = "VLLM_CPU_OMP_THREADS_BIND", "LD_PRELOAD"
+MEDIA_LIMIT = "VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES"
+"""vLLM 0.33 refuses a request whose decoded images are larger together. Its default is that of 178.9 megapixels."""
 
 _one_at_a_time = threading.Lock()
 
@@ -102,6 +104,15 @@ def _quiet_vllm() -> Iterator[None]:
     finally:
         vllm.setLevel(level)
         vllm.handlers[:] = handlers or vllm.handlers
+
+
+def lift_media_limit() -> None:
+    """Let vLLM take images of any size in this process, unless the user has set a limit. It reads the limit at each
+    request, and protects nothing with it here: our images are decoded before."""
+    from vllm import envs
+
+    if MEDIA_LIMIT not in os.environ:
+        setattr(envs, MEDIA_LIMIT, 0)
 
 
 def detect_platform() -> Literal["cpu", "cuda"]:
