@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lmms_eval_mai.contract import CallKey, ContentPart, Image, Message, Prompt
+from lmms_eval_mai.contract import ContentPart, Image, Message, Prompt
 from lmms_eval_mai.errors import PromptTooLong
 
 MIN_RESERVED_ANSWER_TOKENS, RESERVED_ANSWER_TOKENS = 16, 256
@@ -41,11 +41,12 @@ def is_too_long(error_text: str) -> bool:
     return "context length" in error_text or "maximum model length" in error_text
 
 
-def replica_of(key: CallKey, replicas: int) -> int:
-    """Return the number of the replica that gets all calls of this call's sample, also when the run is resumed: its
-    prefix cache holds the sample's image and question. Samples are distributed evenly."""
-    sample = f"{key.task} {key.doc_id} {key.repeat}"
-    return int.from_bytes(hashlib.blake2b(sample.encode(), digest_size=8).digest()) % replicas
+def replica_of(prompt: Prompt, replicas: int) -> int:
+    """Return the number of the replica that gets all calls with the prompt's first image, or else all of its document,
+    also when the run is resumed: its caches hold the image and the question. They are distributed evenly."""
+    images = (part.uuid for message in prompt.messages for part in message.content if isinstance(part, Image))
+    shared = next(images, f"{prompt.key.task} {prompt.key.doc_id}")
+    return int.from_bytes(hashlib.blake2b(shared.encode(), digest_size=8).digest()) % replicas
 
 
 def end_of_thinking(

@@ -1,7 +1,7 @@
 """A model behind OpenAI-compatible endpoints: vLLM's server, SGLang, a router, Ray Serve, or a commercial API.
 
-All calls of a sample use the same endpoint, because its prefix cache holds the sample's image and question. If that
-endpoint does not answer, the next one is used. An endpoint that restarts within `retry_for` seconds loses no call.
+All calls with the same first image use the same endpoint, because its caches hold the image. If that endpoint does not
+answer, the next one is used. An endpoint that restarts within `retry_for` seconds loses no call.
 aiohttp sends a request in 0.43 ms of CPU time, the `openai` package in 4.34 ms.
 """
 
@@ -124,7 +124,7 @@ class OpenAIEngine(Engine):
             body["logprobs"] = True
         if self._sends_switch or prompt.native:
             body["chat_template_kwargs"] = self._thinking.arguments(prompt)
-        home = replica_of(prompt.key, len(endpoints))
+        home = replica_of(prompt, len(endpoints))
         reply, total_s = await self._send(endpoints[home:] + endpoints[:home], str(prompt.key), body)
         return to_reply(prompt, reply, total_s)
 

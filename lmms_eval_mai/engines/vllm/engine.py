@@ -162,7 +162,7 @@ class VllmEngine(Engine):
         if self.llm is not None and self.llm.vllm_config.reasoning_config is None:
             sampling = without_budget(sampling)
         parameters = sampling_params(sampling, prompt.logprobs, prompt.native or self._thinking.has_special_marks)
-        replica = replica_of(prompt.key, self._replicas) if self._replicas > 1 else None
+        replica = replica_of(prompt, self._replicas) if self._replicas > 1 else None
         for _ in range(2):
             requested_at, reason = time.perf_counter(), "abort"
             result: Any = None
