@@ -8,7 +8,7 @@ Every message is a full sentence: what happened, with which value, and, where th
     ├── EngineStartError         the engine could not be built or started
     ├── EngineCrashed            the engine of a call crashed, or does not answer any more
     │   └── EngineNotRunning     the engine was not started, or was closed
-    ├── EndpointRefused          an endpoint refuses the key, or does not serve the model any more
+    ├── EndpointRefused          an endpoint refuses the key, has no credits for it, or lacks the model
     ├── StoreError               the call store cannot be read or written
     ├── TooManyErrors            more samples failed than `max_errors` allows
     └── SampleError              one sample cannot be answered; the engine and the other samples are fine
@@ -52,7 +52,7 @@ class EngineNotRunning(EngineCrashed):
 
 
 class EndpointRefused(MaiError):
-    """Raised for a call whose endpoint refuses the key, or does not serve the model any more.
+    """Raised for a call whose endpoint refuses the key, has no credits for it, or lacks the model.
 
     Every other call would be refused too, and a retry does not help.
     """

@@ -4,6 +4,8 @@ import asyncio
 import base64
 import io
 import json
+import resource
+import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -56,11 +58,12 @@ def test_a_temporary_error_is_retried(fault: Any) -> None:
     ("fault", "arguments", "kind"),
     [
         *(((status, {}), {}, SampleError) for status in (400, 413, 422)),
-        *(((status, {}), {}, EndpointRefused) for status in (401, 403, 404)),
+        *(((status, {}), {}, EndpointRefused) for status in (401, 402, 403, 404, 407)),
         pytest.param("hang", {"request_timeout": 1.5}, CallTimeout, marks=pytest.mark.slow),
         ("abort", {}, SampleError),
         (error_of(400), {}, SampleError),
         (error_of(401), {}, EndpointRefused),
+        ({"error": {"type": "insufficient_quota", "code": 429}}, {}, EndpointRefused),
         ("drop", {"retry_for": 0}, EngineCrashed),
     ],
 )
@@ -68,7 +71,9 @@ def test_a_request_that_cannot_succeed_is_made_once_and_its_error_tells_whether_
     fault: Any, arguments: dict[str, Any], kind: type[Exception]
 ) -> None:
     server = ScriptedServer(faults=deque([fault]))
-    assert type(with_servers([server], call, **arguments)) is kind and len(server.seen) == 1
+    error = with_servers([server], call, **arguments)
+    assert type(error) is kind and len(server.seen) == 1
+    assert ("MiB" in str(error)) == (fault == (413, {}))  # its request is too large
 
 
 @pytest.mark.parametrize(
@@ -77,6 +82,7 @@ def test_a_request_that_cannot_succeed_is_made_once_and_its_error_tells_whether_
         *((status, "7", 0, 7) for status in (408, 429, 500, 503)),
         *((429, header, 0, 0) for header in ("soon", "inf", "nan", "-5", "Wed, 21 Oct 2015 07:28:00 GMT", "")),
         (429, "3600", 5, 3600),  # longer than retry_for allows, so it fails at once
+        (429, "Fri, 01 Jan 2100 00:00:00 GMT", 5, pytest.approx(4102444800 - time.time())),  # by at most 2,300 s
     ],
 )
 def test_a_temporary_error_that_remains_is_a_busy_endpoint_with_the_seconds_that_it_asks_to_wait(
@@ -361,4 +367,45 @@ def test_requests_use_the_proxy_of_the_environment_and_the_key_whatever_netrc_ha
             await engine.close()
 
     asyncio.run(run())
-    assert proxy_of("http://a.inside.example:8000/v1") is None
+    assert proxy_of("http://a.inside.example:8000/v1") == ("", None)
+
+
+def test_an_error_names_the_variable_of_a_bad_proxy_and_this_machine_needs_no_proxy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def start(address: str) -> None:
+        async with running(ScriptedServer()) as url:
+            monkeypatch.setenv("HTTPS_PROXY", url.replace("//", "//me:pw@"))  # it refuses CONNECT
+            engine = engine_of(address.format(url.split(":")[2]), retry_for=0)
+            try:
+                await engine.start()
+            finally:
+                await engine.close()
+
+    for name in ("http_proxy", "https_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", "me:pw@127.0.0.1:9")
+    for scheme in ("http", "https"):
+        with pytest.raises(EngineStartError, match=f"{scheme.upper()}_PROXY") as error:
+            asyncio.run(start(f"{scheme}://localhost.example/v1"))
+        assert "pw" not in str(error.value)
+    for host in ("127.0.0.1", "localhost"):
+        asyncio.run(start(f"http://{host}:{{}}"))
+    assert proxy_of("http://[::1]:8000/v1") == ("", None)
+    monkeypatch.setenv("http_proxy", "")
+    assert proxy_of("http://localhost.example/v1")[1] is None
+
+
+def test_a_process_with_too_many_open_files_names_its_limits_and_not_the_server() -> None:
+    async def start() -> None:
+        engine = engine_of("http://127.0.0.1:9/v1", retry_for=0)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        try:
+            await engine.start()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            await engine.close()
+
+    with pytest.raises(EngineStartError, match=r"ulimit -n.*small_concurrency.*max_open_samples"):
+        asyncio.run(start())

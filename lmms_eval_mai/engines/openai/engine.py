@@ -6,6 +6,7 @@ aiohttp sends a request in 0.43 ms of CPU time, the `openai` package in 4.34 ms.
 """
 
 import asyncio
+import errno
 import io
 import json
 import math
@@ -13,6 +14,7 @@ import os
 import random
 import socket
 import time
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -35,7 +37,7 @@ from lmms_eval_mai.errors import (
     PromptTooLong,
     SampleError,
 )
-from lmms_eval_mai.redaction import error_text, one_line
+from lmms_eval_mai.redaction import error_text, one_line, without_password
 
 BUDGET = "thinking_token_budget"
 REFUSED = ("logprobs", BUDGET)
@@ -47,7 +49,11 @@ class Endpoint:
     """An address with its connections. Must be made in the event loop that uses it."""
 
     def __init__(self, url: str, key: str, options: OpenAIOptions) -> None:
-        self.url = url
+        variable, proxy = proxy_of(url)
+        self.url, self.name, self.check = url, url, "Check its server."
+        if proxy:
+            self.name = f"{url} through {variable}={without_password(proxy)}"
+            self.check = "Check the proxy and the server, or list the server's host in NO_PROXY."
         self.slots = asyncio.Semaphore(options.concurrency)
         self.refused: set[str] = set()  # fields of a request
         self.has_warned = False  # of an error since the last answer
@@ -57,7 +63,7 @@ class Endpoint:
             cookie_jar=aiohttp.DummyCookieJar(),  # a cookie of a load balancer would send all samples to one replica
             headers={"Authorization": f"Bearer {key or 'none'}", "Content-Type": "application/json"},
             timeout=aiohttp.ClientTimeout(total=options.request_timeout, connect=5),
-            proxy=proxy_of(url),
+            proxy=proxy,
         )
 
 
@@ -70,6 +76,16 @@ def probing_socket(address: Any) -> socket.socket:
     for option, value in ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)):
         made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made
+
+
+def retry_after_s(header: str) -> float:
+    """Return the seconds to wait that a `Retry-After` asks for, as a number or as a date; 0 if it has neither."""
+    if header.replace(".", "", 1).isdecimal():
+        return float(header)
+    try:
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 class OpenAIEngine(Engine):
@@ -184,13 +200,19 @@ class OpenAIEngine(Engine):
         body = {name: value for name, value in body.items() if name not in endpoint.refused}
         method, path = ("POST", "chat/completions") if body else ("GET", "models")
         # As a file, a large body is sent in parts, so that other requests do not wait for it.
-        data = io.BytesIO(json.dumps(body).encode()) if body else None
+        encoded = json.dumps(body).encode() if body else b""
+        data = io.BytesIO(encoded) if body else None
         began = time.perf_counter()
         try:
             async with endpoint.session.request(method, f"{endpoint.url}/{path}", data=data) as response:
                 text = (await response.read()).decode(errors="replace")
         except aiohttp.ClientError as error:
-            raise EngineCrashed(f"{endpoint.url} does not answer ({error_text(error)}). Check its server.") from error
+            why = without_password(error_text(error))  # of the proxy
+            problem = f"{endpoint.name} does not answer ({why}). {endpoint.check}"
+            if getattr(error, "errno", None) == errno.EMFILE:
+                limits = f"{self.side}_concurrency or max_open_samples"
+                problem = f"This process has too many open files. Raise its limit (ulimit -n), or lower {limits}."
+            raise EngineCrashed(problem) from error
         except TimeoutError:
             limit = f"{self.side}_request_timeout={self._options.request_timeout:g} s"
             raise CallTimeout(f"{what}: no answer within {limit}. Raise it, or lower max_open_samples.") from None
@@ -202,23 +224,26 @@ class OpenAIEngine(Engine):
         if status < 500 and (refused := {name for name in REFUSED if name in body and name[:-1] in text.lower()}):
             endpoint.refused |= refused
             return await self._request(endpoint, what, body)
-        header = response.headers.get("Retry-After", "")
-        seconds = float(header) if header.replace(".", "", 1).isdecimal() else 0.0
-        raise self._error(f"{what}: {endpoint.url} has status {status}", status, text, seconds)
+        seconds = retry_after_s(response.headers.get("Retry-After", ""))
+        raise self._error(f"{what}: {endpoint.name} has status {status}", status, text, seconds, len(encoded))
 
-    def _error(self, problem: str, status: int, text: str, retry_after: float) -> MaiError:
+    def _error(self, problem: str, status: int, text: str, retry_after: float, size: int) -> MaiError:
         """Return the error of a reply. `problem`: the beginning of its message. `text`: of the reply. `retry_after`:
-        seconds, 0 if the reply does not say."""
+        seconds, 0 if the reply does not say. `size`: bytes of the request."""
         shown = text.replace(self._key, "<key>") if self._key else text  # some servers repeat a key that they refuse
         problem += f" ({one_line(shown)})."
+        key = f"the key in {self._options.api_key_env}"
+        if status == 402 or (status == 429 and "insufficient_quota" in text):
+            return EndpointRefused(f"{problem} The account of {key} has no credits left: add some.")
         if status in (408, 409, 425, 429) or status >= 500:
             return EndpointBusy(f"{problem} Check its log, or raise {self.side}_retry_for.", retry_after)
-        if status in (401, 403, 404):
-            return EndpointRefused(
-                f"{problem} Check the address, the model, and the key in {self._options.api_key_env}."
-            )
+        if status in (401, 403, 404, 407):
+            return EndpointRefused(f"{problem} Check the address, the model, and {key}.")
         if is_too_long(text):
             return PromptTooLong(f"{problem} Serve a longer context, or make its server shrink images.", self._context)
+        if status == 413:
+            mib = f"{size / 2**20:.1f} MiB"
+            return SampleError(f"{problem} Let the server, or a proxy before it, take {mib}, or give smaller images.")
         if "chat_template_kwargs" in text and self._sends_switch:
             problem += (
                 " If it does not know chat_template_kwargs, it cannot switch a model's thinking: leave think=native "

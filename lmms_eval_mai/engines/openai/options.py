@@ -1,5 +1,6 @@
 """The arguments of the `openai` engine, the addresses of its endpoints, and their proxies."""
 
+import os
 import re
 import urllib.request
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from lmms_eval_mai.engines.arguments import NO_EFFECT, Arguments, Count, Number
 from lmms_eval_mai.errors import ArgumentError
 
 ADDRESS = re.compile(r"https?://([\w.-]+|\[[\da-f:.]+\])(:\d{1,5})?(/[^@?#\s]*)?", re.IGNORECASE)
+LOOPBACK = re.compile(r"localhost|127\.[\d.]+|::1")
 
 
 class OpenAIOptions(Arguments):
@@ -44,11 +46,17 @@ def addresses(side: str, given: str) -> list[str]:
     return urls
 
 
-def proxy_of(url: str) -> str | None:
-    """Return the proxy that `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` set for this address.
+def proxy_of(url: str) -> tuple[str, str | None]:
+    """Return the variable that sets a proxy for this address (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, or in small
+    letters), and the proxy. None: there is none, or the address is of this machine or in `NO_PROXY`.
 
     aiohttp's own `trust_env` is not used: it reads `~/.netrc` in a thread for each request, and refuses to send a key
     to a host with an entry there.
     """
-    parts, proxies = urlsplit(url), urllib.request.getproxies()
-    return None if urllib.request.proxy_bypass(parts.netloc) else proxies.get(parts.scheme) or proxies.get("all")
+    parts = urlsplit(url)
+    if LOOPBACK.fullmatch(parts.hostname or "") or urllib.request.proxy_bypass(parts.netloc):
+        return "", None
+    names = (name for kind in (parts.scheme, "all") for name in (f"{kind}_proxy", f"{kind}_proxy".upper()))
+    name = next((name for name in names if name in os.environ), "")  # an empty one switches proxies off
+    proxy = os.environ.get(name) or None
+    return name, f"http://{proxy}" if proxy and "://" not in proxy else proxy
