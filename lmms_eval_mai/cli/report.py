@@ -121,7 +121,7 @@ def _thumbnails(run: Run) -> Iterator[tuple[int, str]]:
     `ArgumentError` if the data set is not that of the run, and the errors of the task."""
     from lmms_eval_mai.harness.documents import load_task, task_manager  # only images need them
 
-    command = json.loads(run.file.read_text(encoding="utf-8")).get("config") or {}
+    command = json.loads(run.file.read_bytes()).get("config") or {}
     own_tasks = (command.get("resolved_cli_args") or {}).get("include_path")
     task = load_task(run.task, task_manager([run.task], own_tasks))
     documents, texts = task.eval_docs, task.eval_docs_no_media

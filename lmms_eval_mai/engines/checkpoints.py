@@ -1,5 +1,6 @@
 """Checkpoints on this machine: whether they exist, their identity and their size."""
 
+import contextlib
 import hashlib
 import json
 import re
@@ -70,7 +71,8 @@ def weight_bytes(model: str, revision: str | None = None) -> int | None:
     sizes: dict[str, int] = {}
     if folder is not None:
         if (index := folder / "model.safetensors.index.json").exists():
-            return int(json.loads(index.read_text(encoding="utf-8"))["metadata"]["total_size"])
+            with contextlib.suppress(ValueError, LookupError):  # damaged: the engine tells it
+                return int(json.loads(index.read_bytes())["metadata"]["total_size"])
         sizes = {file.name: file.stat().st_size for file in folder.glob("*.safetensors")}
     if not sizes and folder != Path(model).expanduser():
         try:

@@ -70,7 +70,10 @@ class ThinkingSwitch:
 
 
 def template_of(model: str, revision: str | None = None) -> str:
-    """Return the chat template of a checkpoint on this machine or on the Hugging Face hub. Empty: none was found."""
+    """Return the chat template of a checkpoint on this machine or on the Hugging Face hub. Empty: none was found.
+
+    Raises `ArgumentError`.
+    """
     from transformers.utils import cached_file
 
     for name in TEMPLATE_FILES:
@@ -82,9 +85,12 @@ def template_of(model: str, revision: str | None = None) -> str:
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )
-        text = Path(file).read_text(encoding="utf-8") if file else ""
-        if text and name.endswith(".json"):
-            text = str(json.loads(text).get("chat_template") or "")
+        try:
+            text = Path(file).read_text(encoding="utf-8") if file else ""
+            if text and name.endswith(".json"):
+                text = str(json.loads(text).get("chat_template") or "")
+        except ValueError as error:
+            raise ArgumentError(f"{file} is damaged ({error}). Download or copy the checkpoint again.") from None
         if text:
             return text
     return ""

@@ -38,7 +38,7 @@ def configurations() -> int:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--config", type=Path)
     file = parser.parse_known_args(sys.argv[1:])[0].config
-    commands = None if file is None else yaml.safe_load(file.read_text())
+    commands = None if file is None else yaml.safe_load(file.read_bytes())
     return len(commands) if isinstance(commands, list) else 1
 
 

@@ -43,8 +43,8 @@ def load(value: Any) -> Method:
     if path.suffix not in (".yaml", ".yml"):
         raise ArgumentError(f"method={value} is unknown: choose one of {', '.join(METHODS)}, or give a YAML file.")
     try:
-        steps = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        steps = yaml.load(path.read_bytes(), _Loader)
+    except (OSError, yaml.YAMLError) as error:
         raise ArgumentError(f"method={value} cannot be read ({' '.join(str(error).split())}).") from None
     method = of_steps(path.stem, steps, f"method={value}")
     if METHODS.get(path.stem, method) != method:

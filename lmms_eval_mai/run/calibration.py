@@ -86,7 +86,7 @@ class Calibration:
 def read(file: str) -> Calibration:
     """Read a file of `lmms-eval-mai calibrate`. Raises `ArgumentError`."""
     try:
-        record = json.loads(Path(file).read_text(encoding="utf-8"))
+        record = json.loads(Path(file).read_bytes())
         if record.get("format") != FORMAT:
             raise ArgumentError(
                 f"min_confidence={file}: its format {record.get('format')} is not known to this version. Calibrate "

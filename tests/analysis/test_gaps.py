@@ -1,6 +1,7 @@
 """Missing and broken files, and runs that do not belong together: each gap is one sentence, and the rest is used."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,17 @@ import pytest
 from support.folders import LARGE, POPE, SMALL, Answers, World, call, line, write_run
 from support.tables import value
 
+from lmms_eval_mai.analysis.calibrate import labels
 from lmms_eval_mai.analysis.runs.folders import read_runs
 from lmms_eval_mai.analysis.runs.setups import Setup
+from lmms_eval_mai.analysis.tables import seconds
 from lmms_eval_mai.analysis.tables.build import read, report
+from lmms_eval_mai.engines.scripted.engine import RecordedScript
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.method.files import load
 from lmms_eval_mai.method.methods import LARGE as LARGE_ALONE
+from lmms_eval_mai.run import calibration
+from lmms_eval_mai.run.presets import FOLDER
 
 
 def test_folders_without_a_run_are_an_error_and_beside_one_with_runs_a_gap(tmp_path: Path) -> None:
@@ -39,6 +46,55 @@ def test_lines_and_documents_that_are_missing_are_counted_and_the_others_are_use
     assert [run.documents for run in read_runs([tmp_path]).runs] == [4, 1]
 
 
+@pytest.mark.parametrize(
+    ("damage", "documents"),
+    [
+        (lambda text: text.encode("utf-8-sig"), 4),
+        (lambda text: text.encode("utf-16"), 0),
+        (lambda text: text.rpartition("yes")[0].encode() + "é".encode()[:1], 3),
+        (lambda text: text.encode().replace(b"yes", "é".encode()[:1], 1), 3),
+    ],
+    ids=["byte order mark", "UTF-16", "cut in a character", "half a character"],
+)
+def test_samples_that_are_not_in_utf_8_are_counted_and_the_others_are_used(
+    tmp_path: Path, damage: Callable[[str], bytes], documents: int
+) -> None:
+    POPE.write(tmp_path / "whole", "full_rt")
+    POPE.write(tmp_path, "mai")
+    (file,) = tmp_path.glob("*_samples_*")
+    file.write_bytes(damage(file.read_text()))
+    found = read_runs([tmp_path])
+    assert sorted(run.documents for run in found.runs) == sorted([4, documents])
+    assert [str(file) in gap and "UTF-8" in gap for gap in found.gaps] == [True] * (documents < 4)
+    assert report([tmp_path]).tables
+
+
+TEXTS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "profile": (
+        lambda file: seconds.read(str(file)),
+        '{"device": "", "models": {"m": {"ttft_s": [], "tokens_per_s": 1}}}',
+    ),
+    "thresholds": (lambda file: calibration.read(str(file)), (FOLDER / "demo" / "min_confidence.json").read_text()),
+    "labels": (
+        lambda file: labels.read([file]),
+        '{"benchmark": "pope", "doc_id": 0, "question": "\u2028", "gold": "no"}',
+    ),
+    "method": (load, "- ask: large.simple\n- stop: {exit: one, answer: large.simple}"),
+    "script": (RecordedScript, '{"task": "t", "doc_id": 0, "prompt": "simple", "text": ""}'),
+}
+"""Files of a user, each with its reader."""
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_file_with_a_byte_order_mark_is_read_and_one_cut_in_a_character_is_named(tmp_path: Path, name: str) -> None:
+    read, text = TEXTS[name]
+    (file := tmp_path / "file.yaml").write_bytes(text.encode("utf-8-sig"))
+    assert read(file)
+    file.write_bytes((text + "é").encode()[:-1])
+    with pytest.raises(ArgumentError, match=str(file)):
+        read(file)
+
+
 def test_lines_of_two_runs_in_one_file_and_calls_that_were_cut_off_are_counted(tmp_path: Path) -> None:
     thinking = call("small", "think", "One, two,", finish_reason="length")
     one = line(0, "yes", "yes", 1.0, exit="transfer", calls=[thinking, call("large", "transfer", "yes")])
@@ -51,7 +107,10 @@ def test_lines_of_two_runs_in_one_file_and_calls_that_were_cut_off_are_counted(t
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        *(("results", text) for text in ("", "[1, 2]", '{"results": 3}', '{"results": {"pope": {}}}')),
+        *(
+            ("results", text)
+            for text in ("", "[1, 2]", '{"results": "\udcc3', '{"results": 3}', '{"results": {"pope": {}}}')
+        ),
         ("samples_pope_s", None),
     ],
 )
@@ -63,7 +122,7 @@ def test_a_run_with_a_broken_or_missing_file_is_named_and_the_others_are_used(
     if text is None:
         next(broken.parent.glob(f"*{name}*")).unlink()
     else:
-        next(broken.parent.glob(f"*{name}*")).write_text(text)
+        next(broken.parent.glob(f"*{name}*")).write_text(text, errors="surrogateescape")
     found = read_runs([tmp_path])
     assert [run.setup.kind for run in found.runs] == ["full_rt"]
     (gap,) = found.gaps

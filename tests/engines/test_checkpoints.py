@@ -37,6 +37,9 @@ def test_only_a_path_that_does_not_exist_is_refused(tmp_path: Path) -> None:
 
 def test_size_is_that_of_the_index_else_that_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert weight_bytes(str(fill(tmp_path / "partial download", SHARDS[0], total_size=5_000))) == 5_000
+    damaged = fill(tmp_path / "damaged index", *SHARDS)
+    (damaged / "model.safetensors.index.json").write_bytes('{"é'.encode()[:-1])
+    assert weight_bytes(str(damaged)) == 2_000
     copies = ("consolidated.safetensors", "consolidated-00001.safetensors")  # the same weights in another format
     assert weight_bytes(str(fill(tmp_path / "folder", *SHARDS, *copies))) == 2_000
     assert weight_bytes(str(fill(tmp_path / "mistral", copies[0]))) == 1_000

@@ -134,6 +134,12 @@ def test_template_is_found_in_every_file_that_may_have_it(
     assert template_of(str(tmp_path)) == expected
 
 
+def test_damaged_file_of_a_template_is_named(tmp_path: Path) -> None:
+    (file := tmp_path / "tokenizer_config.json").write_bytes('{"é'.encode()[:-1])
+    with pytest.raises(ArgumentError, match=str(file)):
+        template_of(str(tmp_path))
+
+
 def test_budget_limits_the_output_where_a_thinking_cannot_be_ended() -> None:
     assert without_budget(Sampling(100, thinking_token_budget=9)) == Sampling(9)
     assert without_budget(Sampling(100)) == Sampling(100)

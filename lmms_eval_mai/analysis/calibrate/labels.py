@@ -54,7 +54,8 @@ def read(files: Iterable[Path]) -> Labels:
 
 def _read(file: Path) -> Labels:
     try:
-        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        # A question may have U+2028 and the like, at which splitlines() splits too.
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
         gold = {(line["benchmark"], int(line["doc_id"])): line["gold"] for line in lines if line["gold"] is not None}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArgumentError(f"--labels {file} cannot be read ({error}). --to_label writes such a file.") from None

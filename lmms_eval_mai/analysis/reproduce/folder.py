@@ -66,11 +66,11 @@ class OutputFolder:
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
             return cls(path, common, digests, {})
         try:
-            record = json.loads((path / "reproduce.json").read_text(encoding="utf-8"))
+            record = json.loads((path / "reproduce.json").read_bytes())
             known, finished = record["common"], dict(record["finished"])
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ArgumentError(
-                f"--output_path {path} is not a folder of this command ({error!r}). Give a folder of its own."
+                f"--output_path {path} is not a folder of this command ({error}). Give a folder of its own."
             ) from None
         if known != common or any(finished.get(name, expected) != expected for name, expected in digests.items()):
             raise ArgumentError(

@@ -105,12 +105,13 @@ def records(run: Run) -> Iterator[Record]:
 def _read_results(file: Path, result: FolderRuns) -> None:
     """Add the runs of one results file, and the sentences about it."""
     try:
-        results = json.loads(file.read_text(encoding="utf-8"))
+        results = json.loads(file.read_bytes())
         groups = results.get("group_subtasks") or {}
         tasks = [task for task in results["results"] if not groups.get(task)]
         runs = [(_run(file, task, results), results["n-samples"][task]["effective"]) for task in tasks]
     except (OSError, *BROKEN) as error:
-        result.gaps.append(f"{file} is not used: it is broken, or of another version ({error!r}).")
+        cause = f"{type(error).__name__}: {error}"  # the repr of a UnicodeDecodeError has the whole file
+        result.gaps.append(f"{file} is not used: it is broken, or of another version ({cause}).")
         return
     before = len(result.runs)
     for run, number in runs:
@@ -144,7 +145,7 @@ def _add(run: Run, number: int, result: FolderRuns) -> None:
     in_order = [rows[doc_id] for doc_id in sorted(rows)]
     samples, calls = frames([row for row, _ in in_order], [call for _, calls in in_order for call in calls])
     doubts = {
-        "lines that cannot be read": broken,
+        "lines that are not JSON in UTF-8, or lack a field": broken,
         "lines that are not the last one of their document, perhaps of another run": lines - len(rows),
         "documents without a line, which failed or were not reached": max(0, number - len(samples)),
         "documents without a score from 0 to 1": 0 if run.task == traces.TASK else int(samples.score.isna().sum()),
@@ -188,10 +189,10 @@ def _run(file: Path, task: str, results: Line) -> Run:
 
 def _lines(run: Run) -> Iterator[Record | None]:
     """Yield one line of a samples file after another; None for a line that cannot be read."""
-    with run.samples_file.open(encoding="utf-8", newline="\n") as lines:
-        for text in filter(str.strip, lines):
+    with run.samples_file.open("rb") as lines:
+        for text in filter(bytes.strip, lines):
             try:
-                line = json.loads(text)
+                line = json.loads(text.decode("utf-8-sig"))
                 yield record_of(run.benchmark, traces.line_of(line) if run.task == traces.TASK else line)
             except BROKEN:
                 yield None

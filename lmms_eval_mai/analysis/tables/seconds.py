@@ -72,7 +72,7 @@ class Profile:
 def read(name: str) -> Profile:
     """Return the profile of a file. Raises `ArgumentError` if the file is not one."""
     try:
-        record = json.loads(Path(name).read_text(encoding="utf-8"))
+        record = json.loads(Path(name).read_bytes())
         models = {identity(model): ModelTimes(**times) for model, times in record["models"].items()}
         return Profile(str(record["device"]), models)
     except OSError as error:

@@ -74,7 +74,7 @@ class RecordedScript:
         self._path = path
         self._answers: dict[tuple[str, int, str, int | None], Answer] = {}
         try:
-            lines, self.digest = path.read_text(encoding="utf-8").split("\n"), file_digest(path)
+            lines, self.digest = path.read_text(encoding="utf-8-sig").split("\n"), file_digest(path)
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(f"The script {path} cannot be read ({error}). Give a file of JSON lines.") from None
         for number, line in enumerate(lines, start=1):
