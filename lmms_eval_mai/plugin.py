@@ -9,6 +9,7 @@ if lmms-eval has changed what we wrap, the user gets one warning, and lmms-eval'
 This module imports nothing heavy, because it runs at every start of lmms-eval.
 """
 
+import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
@@ -43,10 +44,10 @@ def manifests() -> list[Any]:
         install()
         from lmms_eval.models.registry_v2 import ModelManifest
 
-        # `lmms-eval models` and lmms-eval's interactive wizard (cli/wizard.py) list this dict, not the manifests.
-        listing = getattr(sys.modules.get("lmms_eval.models"), "AVAILABLE_CHAT_TEMPLATE_MODELS", None)
-        if isinstance(listing, dict):
-            listing.setdefault(MODEL_ID, CLASS_PATH)
+        # `lmms-eval models` and lmms-eval's interactive wizard (cli/wizard.py) list this dict, not the manifests. It is
+        # only for show, and may become read-only (lmms-eval pull request 1450).
+        with contextlib.suppress(Exception):
+            sys.modules["lmms_eval.models"].AVAILABLE_CHAT_TEMPLATE_MODELS.setdefault(MODEL_ID, CLASS_PATH)
         return [ModelManifest(model_id=MODEL_ID, chat_class_path=CLASS_PATH)]
     except Exception as error:
         _warn(f"the model {MODEL_ID} is not available", error)

@@ -77,6 +77,20 @@ def test_lmms_eval_with_a_changed_task_manager_still_works_with_one_warning() ->
     assert len(warnings) == 1 and "not available" in warnings[0]
 
 
+@pytest.mark.parametrize("listing", ["{}", "types.MappingProxyType({})", "ReadOnly()"])
+def test_model_is_registered_also_if_lmms_evals_list_of_models_cannot_be_changed(listing: str) -> None:
+    printed, warnings = run(
+        "import types, lmms_eval.models as m\n"
+        "class ReadOnly(dict):\n"
+        "    def setdefault(self, *_): raise TypeError('read-only')\n"
+        "    __setitem__ = setdefault\n"
+        f"m.AVAILABLE_CHAT_TEMPLATE_MODELS = {listing}\n"
+        "from lmms_eval_mai.plugin import manifests\n"
+        "print('>', [one.model_id for one in manifests()], *m.AVAILABLE_CHAT_TEMPLATE_MODELS)"
+    )
+    assert printed == ["['mai_cascade']" + " mai_cascade" * (listing == "{}")] and not warnings
+
+
 def test_changed_model_registry_disables_only_our_model() -> None:
     printed, warnings = run(
         "import sys\nsys.modules['lmms_eval.models.registry_v2'] = type(sys)('registry_v2')\n"
