@@ -28,7 +28,6 @@ from lmms_eval_mai.plugin import follow_tracker
 from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
-from lmms_eval_mai.run.failures import Failures
 from lmms_eval_mai.run.progress import Outcome
 from lmms_eval_mai.run.store import Store
 
@@ -96,10 +95,7 @@ class CascadeModel(lmms):
 
     def _answer(self, requests: list[Instance]) -> list[Outcome | None]:
         """Return one outcome per request; None for padding."""
-        if self._evaluation.closed:
-            self._finish()
-            self._evaluation = Evaluation(self._engines, self.config, self._store)
-        evaluation = self._evaluation
+        evaluation = self._open_evaluation()
         numbers = repeats(requests)
         todo = [(request, n) for request, n in zip(requests, numbers, strict=True) if not is_padding(request)]
 
@@ -125,28 +121,32 @@ class CascadeModel(lmms):
         left = iter(outcomes)
         return [None if is_padding(request) else next(left) for request in requests]
 
+    def _open_evaluation(self) -> Evaluation:
+        """Return the evaluation that is under way. If there is none, the next one begins."""
+        if self._evaluation.closed:
+            self._finish()
+            self._evaluation = Evaluation(self._engines, self.config, self._store)
+        return self._evaluation
+
     def clean(self) -> None:
         """End the evaluation: stop the engines unless they are kept, fill lmms-eval's throughput table, and follow the
         results until they are saved."""
-        evaluation = self._evaluation
+        evaluation = self._open_evaluation()  # a new one if no request has reached the model since the last one
         with report_errors_to_user(evaluation.resume_hint):
-            self._finish()
-            # It is closed if lmms-eval's response cache has answered all requests since the last evaluation.
-            counted = Totals.of([], Failures(), resumed=False)
-            if not evaluation.closed:
-                counted = Totals.of(evaluation.traces, evaluation.failures, evaluation.resumed)
-                evaluation.traces.clear()
+            counted = Totals.of(evaluation.traces, evaluation.failures, evaluation.resumed)
+            evaluation.traces.clear()
             if self._keeps_engines:
                 evaluation.close()
             else:
                 evaluation.stop()
             totals = of_all_ranks(counted, self.world_size)
+            shown = ""
             if totals.counts or totals.failures.count:
                 fill_throughput(totals)
-                if self.rank == 0:
-                    shown = final_table(totals, self.config) if self._prints_table else ""
-                    backend = f"{type(self).__module__}.{type(self).__name__} "
-                    self._results = Results(evaluation, backend, shown)
+                shown = final_table(totals, self.config) if self._prints_table else ""
+            if self.rank == 0:
+                backend = f"{type(self).__module__}.{type(self).__name__} "
+                self._results = Results(evaluation, backend, shown)
             follow_tracker(self._results)
             super().clean()
 

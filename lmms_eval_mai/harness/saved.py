@@ -80,10 +80,18 @@ class Results:
     def save_results_aggregated(
         self, tracker: Any, results: Mapping[str, Any], samples: Mapping[str, Any] | None, datetime_str: str
     ) -> Iterator[None]:
-        """Name the run, and check the results file that lmms-eval has written."""
+        """Name the run, and check the results file that lmms-eval has written. Refuse a task that asked another model,
+        as tasks of `generate_until_game` do (lmms-eval pull request 1418)."""
         if not str(results.get("config", {}).get("model_backend", "")).startswith(self._backend):
             yield  # another model of this process
             return
+        with report_errors_to_user(self._evaluation.resume_hint):
+            for task, of_task in results["configs"].items():
+                if of_task["output_type"] not in ("generate_until", "generate_until_multi_round"):
+                    raise ArgumentError(
+                        f"Leave out task {task}: lmms-eval sends its {of_task['output_type']} requests to another "
+                        "model, so its result is not one of mai_cascade."
+                    )
         of_run = tracker.general_config_tracker
         of_run.model_name = run_name(self._evaluation.config)
         of_run.model_name_sanitized = sanitize_model_name(of_run.model_name)
@@ -132,8 +140,8 @@ class Results:
             self._evaluation.complete()
 
     def _at_exit(self) -> None:
-        if self._in_command:
+        if self._in_command and self._table:
             print(self._table, flush=True)
-            if self._unsaved and self._stem is None:
-                print(f"mai_cascade: lmms-eval saved no results. {self._evaluation.resume_hint()}", file=sys.stderr)
+        if self._unsaved and self._stem is None:
+            print(f"mai_cascade: lmms-eval saved no results. {self._evaluation.resume_hint()}", file=sys.stderr)
         self.finish(failed=getattr(sys, "last_value", None) is not None)  # Python sets it for an uncaught exception
