@@ -87,7 +87,7 @@ class Results:
             return
         with report_errors_to_user(self._evaluation.resume_hint):
             for task, of_task in results["configs"].items():
-                if of_task["output_type"] not in ("generate_until", "generate_until_multi_round"):
+                if of_task.get("output_type", "generate_until") not in ("generate_until", "generate_until_multi_round"):
                     raise ArgumentError(
                         f"Leave out task {task}: lmms-eval sends its {of_task['output_type']} requests to another "
                         "model, so its result is not one of mai_cascade."
