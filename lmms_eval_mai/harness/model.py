@@ -7,7 +7,7 @@ calls once, before it scores. Inside a `with` block they stay up for the next `s
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ from lmms_eval.utils import simple_parse_args_string
 from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.harness.command import report_errors_to_user
 from lmms_eval_mai.harness.image_groups import grouped_by_image
-from lmms_eval_mai.harness.requests import check, fields_of, instruction_of, is_padding, open_sample, repeats, task_of
+from lmms_eval_mai.harness.requests import Request, check, check_task, instruction_of, open_sample, read_requests
 from lmms_eval_mai.harness.results import add_repeats, fill_throughput, fill_usage, result, rounds_result
 from lmms_eval_mai.harness.saved import Results, check_output_path
 from lmms_eval_mai.harness.totals import Totals, final_table
@@ -81,45 +81,44 @@ class CascadeModel(lmms):
 
     def generate_until(self, requests: list[Instance]) -> list[GenerationResult]:
         """Return one result per request, in order. The token counts of a result hold the sample's trace."""
-        outcomes = zip(requests, self._answer(requests), strict=True)
-        results = [result(outcome, own_task=task_of(request).variant is not None) for request, outcome in outcomes]
-        add_repeats(results, repeats(requests))
-        return results
+        return add_repeats((request, result(outcome, request)) for request, outcome in self._answer(requests))
 
     def generate_until_multi_round(self, requests: list[Instance]) -> list[GenerationResult]:
         """Return one result per request of an `_s2` task. The cascade drives the rounds itself; a result holds every
         text of its sample, the answer last."""
-        results = [rounds_result(outcome) for outcome in self._answer(requests)]
-        add_repeats(results, repeats(requests))
-        return results
+        return add_repeats((request, rounds_result(outcome)) for request, outcome in self._answer(requests))
 
-    def _answer(self, requests: list[Instance]) -> list[Outcome | None]:
-        """Return one outcome per request; None for padding."""
+    def _answer(self, instances: list[Instance]) -> list[tuple[Request, Outcome | None]]:
+        """Return each request with its outcome; None for padding."""
         evaluation = self._open_evaluation()
-        numbers = repeats(requests)
-        todo = [(request, n) for request, n in zip(requests, numbers, strict=True) if not is_padding(request)]
-
-        def open_(index: int) -> Sample:
-            return open_sample(*todo[index], self.task_dict, self.config)
-
         with report_errors_to_user(evaluation.resume_hint), self._stopped_on_error():
+            requests = read_requests(instances)
+            todo = [request for request in requests if not request.is_padding]
             check(requests, self.task_dict, self.config, tell=self.rank == 0)
             if requests and self.rank == 0:  # it alone writes results
-                check_output_path(fields_of(requests[0]).doc_to_messages.__self__, self.config)
-            keys = [(fields_of(request).task, fields_of(request).doc_id, number) for request, number in todo]
-            decoding: dict[str, Any] = {fields_of(one).task: fields_of(one).gen_kwargs for one in requests}
-            decoding["--system_instruction"] = [instruction_of(one) for one in requests[:1]]
-            places = [(fields.task, fields.split, fields.doc_id) for fields in (fields_of(one) for one, _ in todo)]
+                check_output_path(requests[0].task_object, self.config)
+            keys = [(request.task, request.doc_id, request.repeat) for request in todo]
+            decoding: dict[str, Any] = {request.task: request.gen_kwargs for request in requests}
+            decoding["--system_instruction"] = [instruction_of(request) for request in requests[:1]]
+            # The arguments are those of the task, and the seed is that of the repeat.
+            samplings = {(one.task, one.repeat): check_task(one, self.config) for one in _one_of_each(todo)}
+
+            def open_(index: int) -> Sample:
+                request = todo[index]
+                return open_sample(request, self.task_dict, samplings[request.task, request.repeat])
+
             pool = ThreadPoolExecutor(1)  # for the time in which the engines start
+            places = [(request.task, request.split, request.doc_id) for request in todo]
             grouped = pool.submit(grouped_by_image, places, self.task_dict) if self.config.group_images else None
             pool.shutdown(wait=False)
             order = None if grouped is None else grouped.result
             outcomes = evaluation.answer(keys, open_, decoding, self.rank, self.world_size, order)
         fill_usage(outcomes, self.config)
-        answered = zip(todo, outcomes, strict=True)
-        exclude_from_scoring([request for (request, _), outcome in answered if isinstance(outcome, SampleError)])
+        exclude_from_scoring(
+            [request for request, outcome in zip(todo, outcomes, strict=True) if isinstance(outcome, SampleError)]
+        )
         left = iter(outcomes)
-        return [None if is_padding(request) else next(left) for request in requests]
+        return [(request, None if request.is_padding else next(left)) for request in requests]
 
     def _open_evaluation(self) -> Evaluation:
         """Return the evaluation that is under way. If there is none, the next one begins."""
@@ -204,12 +203,16 @@ class MaiCascade(CascadeModel):
         self.close()
 
 
-def exclude_from_scoring(failed: Sequence[Instance]) -> None:
+def _one_of_each(requests: Sequence[Request]) -> Iterable[Request]:
+    """Return one request of each task and repeat."""
+    return {(request.task, request.repeat): request for request in requests}.values()
+
+
+def exclude_from_scoring(failed: Sequence[Request]) -> None:
     """Remove samples without an answer from their tasks. lmms-eval skips documents that have no request (evaluator.py,
     "a partial rerun can leave a document ... without any corresponding requests")."""
-    excluded = {id(request) for request in failed}
-    tasks = [fields_of(request).doc_to_messages.__self__ for request in failed]
-    for task in {id(task): task for task in tasks}.values():
+    excluded = {id(request.instance) for request in failed}
+    for task in {id(request.task_object): request.task_object for request in failed}.values():
         task._instances = [instance for instance in task._instances if id(instance) not in excluded]
 
 

@@ -7,14 +7,15 @@ and the transfer, its format sentence is removed from the question, because the 
 import contextlib
 import itertools
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import PIL.Image
 from lmms_eval.models.model_utils import usage_metrics
 from loguru import logger
 
-from lmms_eval_mai.contract import ContentPart, Message
+from lmms_eval_mai.contract import CallPrompt, ContentPart, Message, Sampling
 from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, UnreadableImage
@@ -30,9 +31,12 @@ _INSTRUCTIONS: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary
 _REMEDY = "Repair the dataset or the task, or allow failed samples with max_errors=N to score without them."
 
 
-class Fields(NamedTuple):
-    """What lmms-eval tells of a request (`Instance.args` for chat models, lmms_eval/api/task.py)."""
+@dataclass(frozen=True)
+class Request:
+    """One request of lmms-eval, and the prompt of its task. Without a variant, it is another lmms-eval task with a
+    prompt of its own."""
 
+    instance: Any
     context: Any
     doc_to_messages: Any
     """A method of the task."""
@@ -40,58 +44,60 @@ class Fields(NamedTuple):
     doc_id: int
     task: str
     split: str
-
-
-def fields_of(request: Any) -> Fields:
-    """Return the fields of a request by their names. Raises `ArgumentError` if no task gives it messages."""
-    fields = Fields(*request.args[:6])
-    if fields.doc_to_messages is None:
-        raise ArgumentError(
-            "--cache_requests cannot be used: lmms-eval's request cache loses the functions that make the messages of "
-            "a chat (lmms_eval/caching/cache.py). Leave it out."
-        )
-    if getattr(fields.doc_to_messages, "__self__", None) is None:
-        raise ArgumentError(
-            f"Leave out task {fields.task}: mai_cascade can answer neither generate_until_agentic requests nor those "
-            "for models without chats."
-        )
-    return fields
-
-
-class TaskPrompt(NamedTuple):
-    """The prompt of a task. Without a variant, it is the own prompt of another lmms-eval task."""
-
+    repeat: int
+    """Its number among the copies of the document, from 0."""
     benchmark: Benchmark
     variant: Variant | None
     two_stage: bool
 
+    @property
+    def task_object(self) -> Any:
+        """lmms-eval's task."""
+        return self.doc_to_messages.__self__
 
-def task_of(request: Any) -> TaskPrompt:
-    """Return the prompt of the request's task. Raises `ArgumentError` if the task's metadata has an unknown name."""
-    mai = (request.metadata or {}).get("mai")
+    @property
+    def is_padding(self) -> bool:
+        """Whether it is a copy that lmms-eval adds so that all ranks have the same number of requests. lmms-eval drops
+        its answer."""
+        return bool((self.instance.metadata or {}).get("__padding_only__"))
+
+
+def read_requests(instances: Iterable[Any]) -> list[Request]:
+    """Return what lmms-eval tells of its requests (`Instance.args` for chat models, lmms_eval/api/task.py). For
+    repeats, lmms-eval lists the same object several times in a row. Raises `ArgumentError` for a task that cannot be
+    answered, or whose metadata has an unknown name."""
+    return [
+        _request(instance, repeat)
+        for _, same in itertools.groupby(instances, key=id)
+        for repeat, instance in enumerate(same)
+    ]
+
+
+def _request(instance: Any, repeat: int) -> Request:
+    context, doc_to_messages, gen_kwargs, doc_id, task, split = instance.args[:6]
+    if doc_to_messages is None:
+        raise ArgumentError(
+            "--cache_requests cannot be used: lmms-eval's request cache loses the functions that make the messages of "
+            "a chat (lmms_eval/caching/cache.py). Leave it out."
+        )
+    if getattr(doc_to_messages, "__self__", None) is None:
+        raise ArgumentError(
+            f"Leave out task {task}: mai_cascade can answer neither generate_until_agentic requests nor those "
+            "for models without chats."
+        )
+    fields = (instance, context, doc_to_messages, gen_kwargs, doc_id, task, split, repeat)
+    mai = (instance.metadata or {}).get("mai")
     if mai is None:
-        return TaskPrompt(GENERIC, None, False)
+        return Request(*fields, GENERIC, None, False)
     if not isinstance(mai, Mapping) or mai.get("benchmark") not in BENCHMARKS or mai.get("variant") not in VARIANTS:
         raise ArgumentError(
-            f"Task {fields_of(request).task} has metadata mai={mai}: it must name a benchmark "
-            f"({', '.join(BENCHMARKS)}) and a variant ({', '.join(VARIANTS)})."
+            f"Task {task} has metadata mai={mai}: it must name a benchmark ({', '.join(BENCHMARKS)}) and a variant "
+            f"({', '.join(VARIANTS)})."
         )
-    return TaskPrompt(BENCHMARKS[mai["benchmark"]], *VARIANTS[mai["variant"]])
+    return Request(*fields, BENCHMARKS[mai["benchmark"]], *VARIANTS[mai["variant"]])
 
 
-def is_padding(request: Any) -> bool:
-    """Return whether the request is a copy that lmms-eval adds so that all ranks have the same number of requests.
-    lmms-eval drops its answer."""
-    return bool((request.metadata or {}).get("__padding_only__"))
-
-
-def repeats(requests: Sequence[Any]) -> list[int]:
-    """Return for each request its number among its copies, from 0. For repeats, lmms-eval lists the same object several
-    times in a row."""
-    return [repeat for _, same in itertools.groupby(requests, key=id) for repeat, _ in enumerate(same)]
-
-
-def check(requests: Sequence[Any], documents: Mapping[str, Any], config: Config, tell: bool) -> None:
+def check(requests: Sequence[Request], documents: Mapping[str, Any], config: Config, tell: bool) -> None:
     """Refuse tasks and decoding arguments that cannot work, before the engines start. Raises `ArgumentError`.
     `documents`: the model's `task_dict`. `tell`: log how the prompts of other lmms-eval tasks are used."""
     if usage_metrics._BUDGET is not None:  # nothing public tells the budget
@@ -99,14 +105,14 @@ def check(requests: Sequence[Any], documents: Mapping[str, Any], config: Config,
             f"--max_tokens {usage_metrics._BUDGET} cannot be used: mai_cascade runs many samples at the same time and "
             "does not stop at a number of tokens. Use --limit, or max_new_tokens=N for each call."
         )
-    for name, request in {fields_of(request).task: request for request in reversed(requests)}.items():
-        check_task(request, config)
-        if ignored := ignored_arguments(fields_of(request).gen_kwargs):
+    for name, request in {request.task: request for request in reversed(requests)}.items():
+        decoding = check_task(request, config)
+        if ignored := ignored_arguments(request.gen_kwargs):
             logger.warning(f"{name}: mai_cascade ignores {', '.join(ignored)}, as lmms-eval's vllm model does.")
-        if tell and task_of(request).variant is None and any(ask.prompt != "task" for ask in config.method.asks):
+        if tell and request.variant is None and any(ask.prompt != "task" for ask in config.method.asks):
             with contextlib.suppress(MaiError):  # a document that cannot be opened fails later, with its message
-                prompt = open_sample(request, 0, documents, config).own_prompt
-                sentence = format_sentence(fields_of(request).doc_to_messages, prompt)
+                prompt = open_sample(request, documents, decoding).own_prompt
+                sentence = format_sentence(request.doc_to_messages, prompt)
                 logger.info(
                     f"mai_cascade: {name} is not a task of lmms-eval-mai. Short answers use its own prompt. For the "
                     "thinking and the transfer, the paper's prompts "
@@ -114,52 +120,50 @@ def check(requests: Sequence[Any], documents: Mapping[str, Any], config: Config,
                 )
 
 
-def check_task(request: Any, config: Config) -> None:
-    """Refuse a task or decoding arguments that cannot work. Raises `ArgumentError`."""
-    _, variant, two_stage = task_of(request)
-    name = fields_of(request).task
-    method = config.method
+def check_task(request: Request, config: Config) -> dict[CallPrompt, Sampling]:
+    """Return how the calls of a request are decoded. Raises `ArgumentError` for a task, or for decoding arguments, that
+    cannot work."""
+    name, method = request.task, config.method
     thinks = [ask for ask in method.asks if ask.prompt in ("think", "explain", "task")]
-    if two_stage and not any(map(method.is_answer_used, thinks)):
+    if request.two_stage and not any(map(method.is_answer_used, thinks)):
         raise ArgumentError(
             f"method={method.name} cannot run {name}: no stop uses the answer of a model that thinks (Table 8), so its "
             "second stage would not be used. Choose the task without _s2."
         )
-    if request.request_type == "generate_until_multi_round" and variant is None:
+    if request.instance.request_type == "generate_until_multi_round" and request.variant is None:
         raise ArgumentError(
             f"Task {name} has rounds of its own, which mai_cascade does not support: choose tasks of type "
             "generate_until, or one of the _s2 tasks of lmms-eval-mai."
         )
-    sampling(fields_of(request).gen_kwargs, config, variant is not None)
+    return sampling(request.gen_kwargs, config, request.variant is not None, request.repeat)
 
 
-def instruction_of(request: Any) -> str:
+def instruction_of(request: Request) -> str:
     """Return the text of `--system_instruction`; empty without it. lmms-eval only puts it before the document's text in
     the context (`fewshot_context`, lmms_eval/api/task.py), and it fails there if the task has a description."""
-    task = fields_of(request).doc_to_messages.__self__
+    task = request.task_object
     if task not in _INSTRUCTIONS:  # one for all documents of a task
-        context, text = fields_of(request).context, task.doc_to_text(task.eval_docs_no_media[fields_of(request).doc_id])
+        context, text = request.context, task.doc_to_text(task.eval_docs_no_media[request.doc_id])
         has_instruction = isinstance(text, str) and not task.config.description and context.endswith(text)
         _INSTRUCTIONS[task] = str(context.removesuffix(text)) if has_instruction else ""
     return _INSTRUCTIONS[task]
 
 
-def open_sample(request: Any, repeat: int, documents: Mapping[str, Any], config: Config) -> Sample:
+def open_sample(request: Request, documents: Mapping[str, Any], decoding: Mapping[CallPrompt, Sampling]) -> Sample:
     """Fetch the document, decode its images and build the chat. This blocks, so run it in a thread. Raises
     `UnreadableImage`, or another `SampleError` if the document holds something that the cascade does not support
     (video, audio, an empty question) or if a function of the task fails."""
-    _, doc_to_messages, gen_kwargs, doc_id, task, split = fields_of(request)
-    benchmark, variant, two_stage = task_of(request)
-    where = f"{task} document {doc_id}"
+    variant, benchmark = request.variant, request.benchmark
+    where = f"{request.task} document {request.doc_id}"
     with _document_errors(where):
-        doc = documents[task][split][doc_id]
-        prompt = _messages(doc_to_messages(doc), where)
+        doc = documents[request.task][request.split][request.doc_id]
+        prompt = _messages(request.doc_to_messages(doc), where)
         if instruction := instruction_of(request):  # as with lmms-eval's models, the task's own system message goes
             prompt = (Message("system", (instruction,)), *(one for one in prompt if one.role != "system"))
         if variant:  # without the instruction, the last text of our tasks: every stage has its own
             question = (*prompt[:-1], Message("user", prompt[-1].content[:-1]))
         else:
-            question = question_of(prompt, format_sentence(doc_to_messages, prompt))
+            question = question_of(prompt, format_sentence(request.doc_to_messages, prompt))
         if not _has_text(question):
             raise SampleError(f"{where}: its question is empty. {_REMEDY}")
         # Parsers read only texts. The images are in the question already; do not keep them twice.
@@ -168,18 +172,18 @@ def open_sample(request: Any, repeat: int, documents: Mapping[str, Any], config:
             shown = "".join(part if isinstance(part, str) else "<image>" for part in prompt[-1].content)
             doc["letters"] = LETTERS[: len(options_of(shown))]
         return Sample(
-            task=task,
-            doc_id=doc_id,
-            repeat=repeat,
+            task=request.task,
+            doc_id=request.doc_id,
+            repeat=request.repeat,
             question=question,
             doc=doc,
             benchmark=benchmark,
             kind=benchmark.kind(doc),
             variant=variant,
-            two_stage=two_stage,
-            sampling=sampling(gen_kwargs, config, variant is not None, repeat),
+            two_stage=request.two_stage,
+            sampling=decoding,
             own_prompt=() if variant else prompt,
-            decoding=unusual(gen_kwargs) | ({"system_instruction": instruction} if instruction else {}),
+            decoding=unusual(request.gen_kwargs) | ({"system_instruction": instruction} if instruction else {}),
         )
 
 

@@ -1,6 +1,6 @@
 """Converts outcomes into lmms-eval's results with token counts and trace, and fills lmms-eval's own tables."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +9,7 @@ from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from lmms_eval.models.model_utils.usage_metrics import log_usage
 
 from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.harness.requests import Request
 from lmms_eval_mai.harness.totals import Totals
 from lmms_eval_mai.method.agreement import extract_answer
 from lmms_eval_mai.method.trace import Trace, trace_record
@@ -53,16 +54,16 @@ class TraceCounts(TokenCounts):
         return record
 
 
-def result(outcome: Outcome | None, own_task: bool) -> GenerationResult:
-    """Return the result of a one-round request; None stands for a padding request. `own_task`: one of our tasks, whose
-    filter extracts the answer from its brackets."""
+def result(outcome: Outcome | None, request: Request) -> GenerationResult:
+    """Return the result of a one-round request; None stands for a padding request. The filters of our tasks extract the
+    answer from its brackets."""
     if not isinstance(outcome, Trace):
         return NO_ANSWER
     answer = outcome.answer
     # The filters of other lmms-eval tasks cannot read [[...]], so the answer is extracted here. The calls `simple`
     # and `task` have the task's own prompt, which does not ask for brackets.
-    text = answer.text if own_task or answer.key.prompt in ("simple", "task", "native") else extract_answer(answer.text)
-    return GenerationResult(text, TraceCounts.of(outcome))
+    is_plain = request.variant is not None or answer.key.prompt in ("simple", "task", "native")
+    return GenerationResult(answer.text if is_plain else extract_answer(answer.text), TraceCounts.of(outcome))
 
 
 def rounds_result(outcome: Outcome | None) -> GenerationResult:
@@ -74,14 +75,17 @@ def rounds_result(outcome: Outcome | None) -> GenerationResult:
     return GenerationResult(RoundTexts([*(others or [answer]), answer]), TraceCounts.of(outcome))
 
 
-def add_repeats(results: Sequence[GenerationResult], numbers: Sequence[int]) -> None:
-    """Add the counts of a document's later repeats to those of its first one. `numbers`: the repeat of each result."""
+def add_repeats(results: Iterable[tuple[Request, GenerationResult]]) -> list[GenerationResult]:
+    """Add the counts of a document's later repeats to those of its first one, and return the results."""
+    all_results: list[GenerationResult] = []
     first: GenerationResult | None = None
-    for result, number in zip(results, numbers, strict=True):
-        if number == 0:
+    for request, result in results:
+        all_results.append(result)
+        if request.repeat == 0:
             first = result
         elif first is not None and isinstance(first.token_counts, TraceCounts) and result.token_counts is not None:
             first.token_counts.repeats.append(result.token_counts)
+    return all_results
 
 
 def fill_usage(outcomes: Iterable[Outcome], config: Config) -> None:

@@ -12,13 +12,12 @@ from lmms_eval.loggers import EvaluationTracker
 from support.logs import logged
 from support.pope_scripts import counts, exit_of, pope_scripts, record
 from support.processes import write_pope
+from support.samples import opened
 
 from lmms_eval_mai import ArgumentError, EngineCrashed, MaiCascade, TooManyErrors
 from lmms_eval_mai.contract import SIDES
-from lmms_eval_mai.harness.requests import open_sample
 from lmms_eval_mai.method.methods import MAI, steps_of
 from lmms_eval_mai.plugin import task_dir
-from lmms_eval_mai.run.config import parse
 
 Evaluate = Callable[..., dict[str, Any]]
 DOCUMENTS: dict[str, Any] = {"other": {"test": [{}]}}
@@ -39,7 +38,8 @@ class OneQuestion:
         return self.chat
 
     def request(self, context: str = "", **gen_kwargs: Any) -> Any:
-        return SimpleNamespace(args=(context, self.doc_to_messages, gen_kwargs, 0, "other", "test", "new"), metadata={})
+        args = (context, self.doc_to_messages, gen_kwargs, 0, "other", "test", "new")
+        return SimpleNamespace(args=args, metadata={}, request_type="generate_until")
 
 
 def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
@@ -112,7 +112,7 @@ def test_a_system_message_of_the_task_stays_without_a_system_instruction(
 ) -> None:
     task = OneQuestion([{"role": "system", "content": "The task's."}, {"role": "user", "content": "Which?"}])
     task.config.description = description
-    sample = open_sample(task.request(context), 0, DOCUMENTS, parse({}))
+    sample = opened(task.request(context), DOCUMENTS)
     assert [(message.role, *message.content) for message in sample.own_prompt] == [
         ("system", system),
         ("user", "Which?"),
@@ -311,7 +311,7 @@ def test_ignored_decoding_arguments_are_named_in_a_warning_and_the_others_are_in
 
 def test_lone_surrogates_are_replaced_and_repeats_have_different_seeds(write_script: Any) -> None:
     task = OneQuestion([{"role": "user", "content": [{"type": "text", "text": "half \ud83d, 漢字 \U0001f600"}]}])
-    samples = [open_sample(task.request(seed=7), repeat, DOCUMENTS, parse({})) for repeat in range(3)]
+    samples = [opened(task.request(seed=7), DOCUMENTS, repeat) for repeat in range(3)]
     assert samples[0].own_prompt[0].content == ("half \ufffd, 漢字 \U0001f600",)
     assert [sample.sampling["simple"].seed for sample in samples] == [7, 8, 9]
 

@@ -8,15 +8,14 @@ import pytest
 from support.documents import RULES, texts_agree
 from support.logs import logged
 from support.pope_scripts import Record, counts, gold_of, record
-from support.samples import Recorder, scripted_pair
+from support.samples import Recorder, opened, scripted_pair
 from support.tasks import BUILT_IN, Loaded, texts
 
 from lmms_eval_mai.contract import Image, Message, Prompt
-from lmms_eval_mai.harness.requests import format_sentence, open_sample, question_of
+from lmms_eval_mai.harness.requests import format_sentence, question_of
 from lmms_eval_mai.method.methods import METHODS
 from lmms_eval_mai.method.run import run
 from lmms_eval_mai.method.trace import Sample
-from lmms_eval_mai.run.config import parse
 
 ANSWERS = {"simple": "one", "think": "Look. [[two]]", "transfer": "three", "task": "one"}
 OTHER_ANSWERS = ANSWERS | {"simple": "other", "task": "other"}
@@ -24,7 +23,7 @@ OTHER_ANSWERS = ANSWERS | {"simple": "other", "task": "other"}
 
 def sample_of(task: Any, doc_id: int) -> Sample:
     request = next(instance for instance in task.instances if instance.doc_id == doc_id)
-    return open_sample(request, 0, {task.config.task: {request.args[5]: task.test_docs()}}, parse({}))
+    return opened(request, {task.config.task: {request.args[5]: task.test_docs()}})
 
 
 def prompts_of(method: str, one: Sample) -> dict[tuple[str, str], Prompt]:
@@ -132,8 +131,10 @@ def test_the_prompt_of_another_task_decides_whether_its_answers_are_letters(prom
         def doc_to_messages(self, doc: Any) -> Any:
             return [{"role": "user", "content": self.doc_to_text(doc)}]
 
-    request = SimpleNamespace(args=("", Task().doc_to_messages, {}, 0, "own", "test"), metadata={})
-    one = open_sample(request, 0, {"own": {"test": [doc]}}, parse({}))
+    request = SimpleNamespace(
+        args=("", Task().doc_to_messages, {}, 0, "own", "test"), metadata={}, request_type="generate_until"
+    )
+    one = opened(request, {"own": {"test": [doc]}})
     assert one.kind == kind and not texts_agree(one.benchmark, one.doc, "A cat", "A dog", RULES)
     assert texts_agree(one.benchmark, one.doc, "(B)", "B", RULES) is (kind == "letter")
     think, transfer = (prompts_of("full_rt", one)[key] for key in (("small", "think"), ("large", "transfer")))

@@ -11,6 +11,7 @@ from lmms_eval_mai.errors import MissingAnswer
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.calls import Pair
 from lmms_eval_mai.method.trace import Sample, Trace
+from lmms_eval_mai.run.config import parse
 
 OWN_INSTRUCTION = "Answer with one word."
 """The format sentence of another lmms-eval task."""
@@ -76,6 +77,14 @@ async def scripted_pair(small: Any, large: Any, options: ScriptedOptions | None 
     """Return a pair of started scripted engines, one for each script."""
     engines = [ScriptedEngine("small", small, options), ScriptedEngine("large", large, options)]
     return await started_pair(*engines, **choices)
+
+
+def opened(request: Any, documents: Mapping[str, Any], repeat: int = 0) -> Sample:
+    """Return the sample of a request of lmms-eval."""
+    from lmms_eval_mai.harness.requests import check_task, open_sample, read_requests
+
+    one = read_requests([request] * (repeat + 1))[-1]
+    return open_sample(one, documents, check_task(one, parse({})))
 
 
 def path(trace: Trace) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness import documents
-from lmms_eval_mai.harness.requests import check_task
+from lmms_eval_mai.harness.requests import check_task, read_requests
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.prompts import VARIANTS
 from lmms_eval_mai.run.config import Config
@@ -29,8 +29,9 @@ def check_task_of(benchmark: str, manager: Any, configs: Sequence[Config], gen_k
     """Load the documents of a benchmark and check its task. `configs`: of each pair. Raises `ArgumentError`."""
     task = documents.load_task(f"{benchmark}_s", manager, gen_kwargs)
     task.build_all_requests(limit=1, rank=0, world_size=1)
+    (request,) = read_requests(task.instances[:1])
     for config in configs:
-        check_task(task.instances[0], config)
+        check_task(request, config)
 
 
 def hide_progress_bars() -> None:
