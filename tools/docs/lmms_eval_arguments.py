@@ -13,8 +13,9 @@ GROUPS = (
         "config, model, tasks, model_args, gen_kwargs, include_path, limit, offset, repeats, output_path, log_samples, "
         "predict_only, timezone, show_config, use_cache, process_with_media, process-docs-parallel, verbosity",
         "work. `model_args` may be a mapping in the file of `--config`. A folder of results that cannot be written is "
-        "refused before an engine starts. A share such as `--limit 0.01` becomes a number for one of the tasks, and "
-        "lmms-eval uses it for all of them. Samples that `--use_cache` answers have no trace",
+        "refused before an engine starts. lmms-eval 0.7.3 turns a share such as `--limit 0.01` into a number of "
+        "documents of one task, and uses this number for all tasks; versions after 0.7.3 take the share of each task "
+        "(its pull request 1441). Samples that `--use_cache` answers have no trace",
     ),
     (
         "system_instruction",
@@ -33,8 +34,9 @@ GROUPS = (
     ),
     (
         "apply_chat_template, max_tokens, cache_requests",
-        "refused: the engines apply the chat template; use `--limit`; the cache of requests (except `delete`) loses "
-        "the images",
+        "refused: the engines apply the chat template; use `--limit`; the cache of requests of lmms-eval 0.7.3 (except "
+        "`delete`) loses the images. It is accepted from a version whose cache keeps them (its pull request 1514 "
+        "proposes this)",
     ),
     (
         "batch_size, max_batch_size, device",
