@@ -84,49 +84,41 @@ def extract_answer(text: str) -> str:
     was cut before its closing tag, and so are control characters: lmms-eval writes MMBench's answers to a spreadsheet,
     where one of them would lose the results of the whole run.
     """
-    return _answer_in(_without_reasoning(text))
-
-
-def _answer_in(seen: str) -> str:
-    brackets = _brackets(seen)
-    answer = (brackets[-1][1] if brackets else seen).strip()
-    return answer if _MORE_THAN_BRACKETS.search(answer) else ""
-
-
-def _brackets(text: str) -> list[re.Match[str]]:
-    return [*_BRACKETS.finditer(text)] or [*_OPEN_BRACKETS.finditer(text)]
+    return _answer_in(text)[0]
 
 
 def answer_span(text: str) -> tuple[int, int] | None:
     """Return where the answer of `extract_answer` is in the text: its start and its end. None: the answer is empty, or
     it is not one part of the text."""
-    seen = _without_reasoning(text)
-    answer = _answer_in(seen)
-    places = [(0, len(text))]
-    if _brackets(seen):
-        places = [found.span(1) for found in _brackets(text) if _CONTROL.sub("", found[1]).strip() == answer]
-    for start, end in reversed(places):
-        if answer and (place := text.rfind(answer, start, end)) >= 0:
-            return place, place + len(answer)
-    return None
-
-
-def _without_reasoning(text: str) -> str:
-    closed = strip_reasoning_tags(_CONTROL.sub("", text), [["<think>", "</think>"], ["<analysis>", "</analysis>"]])
-    return re.split("<think>|<analysis>", closed)[0]
+    answer, brackets = _answer_in(text)
+    place = text.rfind(answer, *(brackets.span(1) if brackets else (0, len(text))))
+    return (place, place + len(answer)) if answer and place >= 0 else None
 
 
 def without_answer(text: str) -> str:
-    """Return the text without its last `[[...]]`, if this is the answer that `extract_answer` finds, and without the
-    space before the brackets and at the end. If nothing is left, the text is returned unchanged."""
-    *_, last = [None, *_brackets(text)]
-    seen = [found[1] for found in _brackets(_without_reasoning(text))]
-    if last is None or seen[-1:] != [_CONTROL.sub("", last[1])]:
-        return text  # there are no brackets, or the last ones are in reasoning tags
-    before, after = text[: last.start()].rstrip(), text[last.end() :]
+    """Return the text without the `[[...]]` of the answer, and without the space before the brackets and at the end. If
+    nothing is left, the text is returned unchanged."""
+    _, brackets = _answer_in(text)
+    if brackets is None:
+        return text
+    before, after = text[: brackets.start()].rstrip(), text[brackets.end() :]
     while before.endswith("[[") and after.lstrip().startswith("]]"):  # the answer has several pairs of brackets
         before, after = before.rstrip("[").rstrip(), after.lstrip().lstrip("]")
     return (before + after).rstrip() or text
+
+
+def _answer_in(text: str) -> tuple[str, re.Match[str] | None]:
+    """Return the answer in a text, and its brackets in this text. None: it has none."""
+    closed = strip_reasoning_tags(_CONTROL.sub("", text), [["<think>", "</think>"], ["<analysis>", "</analysis>"]])
+    seen = re.split("<think>|<analysis>", closed)[0]
+    inside = [found[1] for found in _brackets(seen)][-1:]
+    answer = (inside[0] if inside else seen).strip()
+    same = [found for found in _brackets(text) if [_CONTROL.sub("", found[1])] == inside]
+    return answer if _MORE_THAN_BRACKETS.search(answer) else "", same[-1] if same else None
+
+
+def _brackets(text: str) -> list[re.Match[str]]:
+    return [*_BRACKETS.finditer(text)] or [*_OPEN_BRACKETS.finditer(text)]
 
 
 def read_answer(benchmark: Benchmark, doc: Doc, text: str) -> str | None:
