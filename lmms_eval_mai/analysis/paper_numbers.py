@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import yaml
+from lmms_eval_mai.user_input import read_yaml
 
 FILE, CELLS = (Path(__file__).with_name(f"paper_numbers.{kind}") for kind in ("yaml", "csv"))
 
@@ -14,7 +14,7 @@ FILE, CELLS = (Path(__file__).with_name(f"paper_numbers.{kind}") for kind in ("y
 @functools.cache
 def load() -> dict[str, Any]:
     """Return the whole YAML file."""
-    content: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    content: dict[str, Any] = read_yaml(FILE.name, FILE)
     return content
 
 

@@ -10,13 +10,14 @@ import asyncio
 import math
 from dataclasses import replace
 
-from lmms_eval_mai.cli.terminal import log_to_terminal, values_of
+from lmms_eval_mai.cli.terminal import log_to_terminal
 from lmms_eval_mai.contract import Side
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.method.calls import decoding_of
 from lmms_eval_mai.method.run import run
 from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.config import Config, parse
+from lmms_eval_mai.user_input import values_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

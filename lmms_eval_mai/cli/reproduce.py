@@ -15,8 +15,9 @@ from pathlib import Path
 
 from lmms_eval_mai.analysis import paper_numbers
 from lmms_eval_mai.analysis.reproduce.methods import DEFAULT, PAPERS, TABLES
-from lmms_eval_mai.cli.terminal import log_to_terminal, names_of, values_of
+from lmms_eval_mai.cli.terminal import log_to_terminal, names_of
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.user_input import values_of
 
 SET_HERE = {
     "method": "the runs have all methods, and --methods adds yours",

@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from lmms_eval_mai.cli.terminal import log_to_terminal, values_of
+from lmms_eval_mai.cli.terminal import log_to_terminal
 from lmms_eval_mai.engines.arguments import read
 from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
 from lmms_eval_mai.method import files
 from lmms_eval_mai.method.methods import METHODS
 from lmms_eval_mai.run import presets
 from lmms_eval_mai.serve.settings import Settings
+from lmms_eval_mai.user_input import values_of
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
 OPTIONS = ("max_queue", "request_timeout", "max_body_mib", "max_image_megapixels")

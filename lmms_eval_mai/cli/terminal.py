@@ -1,11 +1,8 @@
-"""What the commands share: messages on the terminal, and the values of some options."""
+"""What the commands share: messages on the terminal, and lists of names."""
 
 import sys
-from typing import Any
 
 from loguru import logger
-
-from lmms_eval_mai.errors import ArgumentError
 
 
 def tell(text: str) -> None:
@@ -28,17 +25,6 @@ def log_warnings_only() -> None:
     """Show warnings on the terminal, and no information."""
     logger.remove()
     logger.add(sys.stderr, level="WARNING", format="{message}")
-
-
-def values_of(option: str, text: str) -> dict[str, Any]:
-    """Parse an option's `NAME=VALUE,...` as lmms-eval does. Raises `ArgumentError`."""
-    from lmms_eval.utils import simple_parse_args_string  # takes seconds
-
-    try:
-        values: dict[str, Any] = simple_parse_args_string(text)
-    except ValueError:
-        raise ArgumentError(f"{option} must be NAME=VALUE,NAME=VALUE: a part of it has no '='.") from None
-    return values
 
 
 def names_of(text: str | None) -> list[str]:

@@ -14,7 +14,6 @@ from typing import Any, Self
 import torch
 from lmms_eval.api.instance import GenerationResult, Instance
 from lmms_eval.api.model import lmms
-from lmms_eval.utils import simple_parse_args_string
 
 from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.harness.command import report_errors_to_user
@@ -30,6 +29,7 @@ from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
 from lmms_eval_mai.run.progress import Outcome
 from lmms_eval_mai.run.store import Store
+from lmms_eval_mai.user_input import values_of
 
 
 class CascadeModel(lmms):
@@ -189,7 +189,7 @@ class MaiCascade(CascadeModel):
         """Return the model for `--model_args`, a text or, from Python or a YAML file, a mapping. `additional_config`:
         options of lmms-eval. Some have the names of engine arguments. Raises the errors of the constructor."""
         with report_errors_to_user():
-            given = arg_string if isinstance(arg_string, Mapping) else simple_parse_args_string(arg_string)
+            given = arg_string if isinstance(arg_string, Mapping) else values_of("--model_args", arg_string)
             refuse_lmms_evals_own(given)
         return cls(**given, **{name: value for name, value in (additional_config or {}).items() if value is not None})
 

@@ -8,28 +8,15 @@
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, get_args
-
-import yaml
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import METHODS, THINKING, Ask, Method, Step, StepPrompt, Stop, asks_of
+from lmms_eval_mai.user_input import path_of, read_yaml
 
 EXAMPLE = "for example `- ask: large.simple`, and `- stop: {exit: done, answer: large.simple}` at the end"
 NAMES = tuple(f"{side}.{prompt}" for side in SIDES for prompt in get_args(StepPrompt))
-
-
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """Refuses a key that a mapping has twice, of which YAML keeps the last one without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
-        keys = [key.value for key, _ in node.value]
-        for number, (key, _) in enumerate(node.value):
-            if key.value in keys[:number]:
-                raise yaml.MarkedYAMLError(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
-        return super().construct_mapping(node, deep)
 
 
 def load(value: Any) -> Method:
@@ -39,14 +26,10 @@ def load(value: Any) -> Method:
         return value
     if str(value) in METHODS:
         return METHODS[str(value)]
-    path = Path(str(value)).expanduser()
+    path = path_of(str(value))
     if path.suffix not in (".yaml", ".yml"):
         raise ArgumentError(f"method={value} is unknown: choose one of {', '.join(METHODS)}, or give a YAML file.")
-    try:
-        steps = yaml.load(path.read_bytes(), _Loader)
-    except (OSError, yaml.YAMLError) as error:
-        raise ArgumentError(f"method={value} cannot be read ({' '.join(str(error).split())}).") from None
-    method = of_steps(path.stem, steps, f"method={value}")
+    method = of_steps(path.stem, read_yaml(f"method={value}", path), f"method={value}")
     if METHODS.get(path.stem, method) != method:
         raise ArgumentError(f"method={value}: {path.stem} is the name of another method. Rename the file.")
     used = {name for stop in method.stops for name in (stop.answer, stop.sure, *stop.agree)}

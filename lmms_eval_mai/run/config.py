@@ -243,7 +243,7 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     given = {**preset, **{name: value for name, value in arguments.items() if name != "pair"}}
     values = {name: given[name] for name in OWN_NAMES if given.get(name) is not None}
     for_engines = {name: value for name, value in given.items() if name not in OWN_NAMES}
-    values |= _engine_configs(for_engines, arguments, is_pair=bool(preset))
+    values |= _engine_configs(for_engines, arguments, preset)
     if isinstance(values.get("min_confidence"), str):
         values["calibration"] = calibration.read(values["min_confidence"])
     config = read(Config, values)
@@ -293,36 +293,43 @@ def _check_choices(config: Config, given: Mapping[str, Any]) -> None:
 # --- engines ----------------------------------------------------------------------------------------------
 
 
-def _engine_configs(given: Mapping[str, Any], arguments: Mapping[str, Any], is_pair: bool) -> dict[str, EngineConfig]:
-    """Read the arguments that `Config` does not have. The arguments of a pair, except its models, are for vLLM only."""
-    engine = given.get("engine")
-    if is_pair and engine == "scripted" and not all(side in arguments for side in SIDES):
-        raise ArgumentError(
-            f"pair={arguments['pair']} names checkpoints, and engine=scripted has none: give small=... and large=..."
-        )
-    choices = ("engine", *SIDES, *(f"{side}_engine" for side in SIDES))
-    for_vllm = {name: value for name, value in given.items() if name not in choices}
-    for_others = {name: value for name, value in for_vllm.items() if name in arguments}
+def _engine_configs(
+    given: Mapping[str, Any], arguments: Mapping[str, Any], preset: Mapping[str, Any]
+) -> dict[str, EngineConfig]:
+    """Read the arguments that `Config` does not have. Engine arguments of a pair are for the kind of engine that the
+    pair has."""
+    choices = {"engine", *SIDES, *(f"{side}_engine" for side in SIDES)}
     configs: dict[str, EngineConfig] = {}
     for side in SIDES:
-        kind = _engine_kind(side, given.get(f"{side}_engine"), engine, given.get(side))
-        configs[side] = _engine_config(side, kind, given.get(side), for_vllm if kind == "vllm" else for_others)
+        kind = _checked_kind(side, given)
+        names = {*arguments, *(preset if kind == _engine_kind(side, preset) else ())} - choices
+        options = {name: value for name, value in given.items() if name in names}
+        configs[side] = _engine_config(side, kind, given.get(side), options)
     return configs
 
 
-def _engine_kind(side: Side, own: Any, both: Any, model: Any) -> str:
+def _is_address(model: Any) -> bool:
+    return str(model).lstrip("[ \"'").lower().startswith(("http://", "https://"))
+
+
+def _engine_kind(side: Side, given: Mapping[str, Any]) -> Any:
     """Return `<side>_engine`, else "openai" if the model is an address, else `engine`, else "vllm"."""
-    is_address = str(model).lstrip("[ \"'").lower().startswith(("http://", "https://"))
+    if (own := given.get(f"{side}_engine")) is not None:
+        return own
+    return "openai" if _is_address(given.get(side)) else given.get("engine") or "vllm"
+
+
+def _checked_kind(side: Side, given: Mapping[str, Any]) -> str:
+    """Return the kind of a side's engine. Raises `ArgumentError` if its model is not one for this kind."""
+    model, kind = given.get(side), _engine_kind(side, given)
     if re.match(r"[\w.-]+:\d+(/|$)", str(model)):
         raise ArgumentError(f"{side}={model} looks like an address without its beginning. Give {side}=http://{model}.")
-    name, kind = ("engine", both or "vllm") if own is None else (f"{side}_engine", own)
-    if own is None and is_address:
-        kind = "openai"
+    name = "engine" if given.get(f"{side}_engine") is None else f"{side}_engine"
     if kind not in ENGINES:
         raise ArgumentError(f"{name}={kind} is unknown: choose one of {', '.join(ENGINES)}.")
-    if is_address != (kind == "openai") and model is not None:
+    if _is_address(model) != (kind == "openai") and model is not None:
         shown = re.sub(r"//[^/@]*@", "//<redacted>@", str(model))
-        if is_address:
+        if kind != "openai":
             raise ArgumentError(
                 f"{side}={shown} is the address of an endpoint, but {name}={kind} is given. Leave {name} out."
             )

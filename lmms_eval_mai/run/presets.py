@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.user_input import path_of, read_yaml
 
 FOLDER = Path(__file__).resolve().parents[1] / "pairs"
 DEFAULT = "qwen3vl-2b-8b"
@@ -27,7 +26,7 @@ def names() -> list[str]:
 def load(pair: Any) -> Mapping[str, Any]:
     """Return the arguments of a pair. `pair`: a name, or the path of a YAML file. Raises `ArgumentError`."""
     is_path = str(pair).endswith((".yaml", ".yml"))
-    path = Path(str(pair)).expanduser() if is_path else FOLDER / f"{pair}.yaml"
+    path = path_of(str(pair)) if is_path else FOLDER / f"{pair}.yaml"
     if is_path and not path.is_file():
         raise ArgumentError(f"pair={pair}: there is no such file.")
     if not path.is_file():
@@ -36,27 +35,14 @@ def load(pair: Any) -> Mapping[str, Any]:
             f"small=NAME and large=NAME.{did_you_mean(str(pair), names())}"
         )
     preset = _read(pair, path)
-    for side in ("small", "large"):
-        if preset[side].startswith("./"):
-            folder = path.parent / preset[side]
-            if not (folder / "config.json").is_file():
-                raise ArgumentError(
-                    f"The checkpoint {folder} of pair={pair} has no config.json. Correct the path in {path}."
-                )
-            preset[side] = str(folder)
-    for name in ("min_confidence", "method"):
+    for name in ("small", "large", "min_confidence", "method"):
         if str(preset.get(name, "")).startswith("./"):
-            preset[name] = str(path.parent / preset[name])
+            preset[name] = str(path.parent.absolute() / preset[name])
     return preset
 
 
 def _read(pair: Any, path: Path) -> dict[str, Any]:
-    try:
-        preset = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ArgumentError(
-            f"pair={pair}: {path} cannot be read ({' '.join(str(error).split())}). Check the path and the YAML syntax."
-        ) from None
+    preset = read_yaml(f"pair={pair}", path)
     if not isinstance(preset, dict):
         raise ArgumentError(f"pair={pair}: {path} must be a mapping of model arguments with `small` and `large`.")
     for side in ("small", "large"):
@@ -64,5 +50,14 @@ def _read(pair: Any, path: Path) -> dict[str, Any]:
             raise ArgumentError(f"pair={pair}: {path} has no {side!r} (it has: {', '.join(map(str, preset))}).")
         if not isinstance(preset[side], str):
             raise ArgumentError(f"pair={pair}: {side!r} in {path} must be the name or the path of a model.")
-    # lmms-eval passes nested values as text, and so does a preset.
-    return {name: json.dumps(value) if isinstance(value, dict | list) else value for name, value in preset.items()}
+    models = {side: preset[side] for side in ("small", "large")}
+    return {str(name): _as_in_model_args(value) for name, value in preset.items()} | models
+
+
+def _as_in_model_args(value: Any) -> Any:
+    """Return a value as lmms-eval passes it: the text "8" as a number, a date as text, a nested value as text."""
+    from lmms_eval.utils import handle_arg_string  # takes seconds
+
+    if isinstance(value, dict | list):
+        return json.dumps(value, default=str)
+    return value if value is None or isinstance(value, int | float) else handle_arg_string(str(value))

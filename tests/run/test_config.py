@@ -1,13 +1,13 @@
 """Model arguments, as lmms-eval passes them."""
 
 import json
+import locale
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from lmms_eval.utils import simple_parse_args_string
 
 from lmms_eval_mai.engines.arguments import parse_literal
 from lmms_eval_mai.errors import ArgumentError
@@ -17,11 +17,12 @@ from lmms_eval_mai.redaction import redacted
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.evaluation import sparse_of
+from lmms_eval_mai.user_input import values_of
 
 
 def parse_text(text: str) -> Config:
     """Parse a text as `--model_args` of the command line."""
-    return parse(simple_parse_args_string(text))
+    return parse(values_of("--model_args", text))
 
 
 def test_named_pair_sets_its_arguments_and_other_arguments_override_them() -> None:
@@ -47,8 +48,39 @@ def test_pair_may_be_a_yaml_file_of_the_user(tmp_path: Path) -> None:
     assert config.max_new_tokens == 32 and config.large.arguments == {"limit_mm_per_prompt": {"image": 2}}
 
 
+def test_values_of_a_pair_file_are_read_as_those_of_the_command_in_every_locale(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    models = "small: org/a\nlarge: org/b\nengine: transformers\nrevision: 2026-11-28\nmodel_name: Köln\n"
+    given = "max_errors: 1e-1\nmax_open_samples: '8'\nthink: native\nnative_gen_kwargs: {temperature: 5.e-1}\n"
+    file.write_text(f"{models}{given}chat_template_kwargs: {{date: 2026-11-28}}", "utf-8")
+    before = locale.setlocale(locale.LC_CTYPE)
+    try:
+        locale.setlocale(locale.LC_CTYPE, "C")
+        config = parse_text(f"pair={file}")
+    finally:
+        locale.setlocale(locale.LC_CTYPE, before)
+    assert (config.max_errors, config.max_open_samples, config.model_name) == (0.1, 8, "Köln")
+    assert config.native_gen_kwargs == {"temperature": 0.5}
+    date = "2026-11-28"
+    assert config.small.arguments == {"revision": date, "chat_template_kwargs": {"date": date}}
+
+
+def test_engine_arguments_of_a_pair_file_are_for_the_kind_of_engine_that_the_file_has(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("engine: scripted\nsmall: ./a.jsonl\nlarge: ./b.jsonl\ntime_scale: 0\n")
+    small, large = parse_text(f"pair={file},large=http://b/v1,large_concurrency=3").engines()
+    assert (small.engine, small.model, small.arguments) == ("scripted", str(tmp_path / "a.jsonl"), {"time_scale": 0})
+    assert (large.engine, large.arguments) == ("openai", {"concurrency": 3})
+
+
+def test_a_name_that_a_pair_file_has_twice_is_refused_with_its_line(tmp_path: Path) -> None:
+    (file := tmp_path / "mine.yaml").write_text("small: a\nlarge: b\nmethod: mai\n'method': large")
+    with pytest.raises(ArgumentError, match=r"mine\.yaml.*method.*line 4"):
+        parse_text(f"pair={file}")
+
+
 @pytest.mark.parametrize(
-    "text", ["small: ./a\nlage: ./b", "small: [x]\nlarge: y", "small: ./no\nlarge: ./no", "a: [", "- 1", None]
+    "text", ["small: ./a\nlage: ./b", "small: [x]\nlarge: y", "a: [", "- 1", "a: 2026-13-01", "\0", None]
 )
 def test_pair_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "mine.yaml"
@@ -179,8 +211,8 @@ def test_damaged_file_of_thresholds_is_refused(tmp_path: Path, change: dict[str,
 
 REFUSED = """
 method=maj: mai, full_rt, small, large | pair=dmo: Did you mean demo? | think=S: R, E
-large_engine=sglang: vllm, transformers, openai, scripted | pair=demo,engine=scripted: small=...
-small=a.jsonl,engine=scripted: large=PATH | small=a.jsonl,engine=scripted,pair=demo: large=...
+method=mai,pair=demo, method=large: method=mai | small_a=[1,x=2],small_a=3: small_a=[1
+large_engine=sglang: vllm, transformers, openai, scripted | small=a.jsonl,engine=scripted: large=PATH
 large=b,small=node-1:8000/v1: small=http://node-1:8000/v1 | engine=openai,small=a: http://HOST:PORT/v1
 max_open_samples=0: 1 | max_open_samples=true: number | max_new_tokens=nan: number | max_new_tokens=1.5: whole number
 max_errors=-1: 0 | max_errors=1.5: share below 1 | max_errors=many: number | max_errors=inf: number

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from lmms_eval_mai.cli.terminal import values_of
 from lmms_eval_mai.contract import Call
 from lmms_eval_mai.method.files import load
 from lmms_eval_mai.method.methods import MAI
 from lmms_eval_mai.method.sparse import Selection
 from lmms_eval_mai.method.trace import Settings, Trace
 from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.user_input import values_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")), *sorted(ROOT.glob("docs/*.md"))]

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.cli.terminal import values_of
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import sampling
+from lmms_eval_mai.user_input import values_of
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = "\n".join((DOCS / name).read_text() for name in ("reproduce.md", "paper-notes.md"))
