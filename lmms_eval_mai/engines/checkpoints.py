@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.user_input import path_of
 
 CHUNK = 65_536
 """Bytes. For a file with more than 64 chunks (weights), only its size and 16 chunks are hashed."""
@@ -17,7 +18,7 @@ def check_checkpoint(argument: str, model: str) -> None:
     """Refuse a path that does not exist: it would be used as a name on the Hugging Face hub and fail much later. Raises
     `ArgumentError`."""
     looks_like_path = model.startswith((".", "/", "~")) or (model.count("/") > 1 and "://" not in model)
-    if looks_like_path and not Path(model).expanduser().exists():
+    if looks_like_path and not path_of(model).exists():
         raise ArgumentError(
             f"{argument}={model} does not exist. Give the folder of a checkpoint, or a name on the Hugging Face hub."
         )
@@ -37,7 +38,7 @@ def checkpoint_identity(model: str, revision: str | None) -> str:
     folder = local_folder(model, revision)
     if folder is None:
         return revision or "unknown"
-    if folder != Path(model).expanduser():
+    if folder != path_of(model):
         return folder.name  # the cache names a snapshot after its commit
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     lines = [f"{path.name} {file_digest(path)}" for path in files if path.suffix not in (".md", ".log")]
@@ -74,7 +75,7 @@ def weight_bytes(model: str, revision: str | None = None) -> int | None:
             with contextlib.suppress(ValueError, LookupError):  # damaged: the engine tells it
                 return int(json.loads(index.read_bytes())["metadata"]["total_size"])
         sizes = {file.name: file.stat().st_size for file in folder.glob("*.safetensors")}
-    if not sizes and folder != Path(model).expanduser():
+    if not sizes and folder != path_of(model):
         try:
             listed = HfApi().model_info(model, revision=revision, files_metadata=True).siblings or []
         except Exception:  # offline, not on the hub, no permission: the kind of error is that of the library behind it
@@ -88,7 +89,7 @@ def weight_bytes(model: str, revision: str | None = None) -> int | None:
 
 def local_folder(model: str, revision: str | None) -> Path | None:
     """Return the folder of a checkpoint on this machine: its own, or its snapshot in the cache of the hub."""
-    folder = Path(model).expanduser()
+    folder = path_of(model)
     if folder.is_dir():
         return folder
     from huggingface_hub import try_to_load_from_cache

@@ -12,6 +12,7 @@ from typing import Any
 
 from lmms_eval_mai.contract import EngineConfig, Prompt, Reply, Sampling, TokenLogprobs
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.user_input import path_of
 
 SWITCH = "enable_thinking"
 MARKS = (
@@ -78,7 +79,7 @@ def template_of(model: str, revision: str | None = None) -> str:
 
     for name in TEMPLATE_FILES:
         file = cached_file(
-            str(Path(model).expanduser()) if Path(model).expanduser().is_dir() else model,
+            str(path_of(model)) if path_of(model).is_dir() else model,
             name,
             revision=revision,
             _raise_exceptions_for_gated_repo=False,

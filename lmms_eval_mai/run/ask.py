@@ -29,6 +29,7 @@ from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.decoding import sampling, unusual
 from lmms_eval_mai.run.engines import Engines, result_of
 from lmms_eval_mai.run.evaluation import Evaluation
+from lmms_eval_mai.user_input import path_of
 
 TASK = "ask"
 """Name of the task in messages, traces and stores."""
@@ -218,7 +219,7 @@ def open_image(source: OneImage | io.BytesIO, formats: tuple[str, ...] | None = 
         if isinstance(source, PIL.Image.Image):
             with _loading:
                 return _decoded(source)
-        file = Path(source).expanduser() if isinstance(source, str | Path) else source
+        file = path_of(source) if isinstance(source, str | Path) else source
         with PIL.Image.open(file, formats=formats) as image:
             return _decoded(image)
     except Exception as error:  # broken files make Pillow raise errors of many kinds

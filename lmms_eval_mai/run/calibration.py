@@ -11,6 +11,7 @@ from lmms_eval_mai.contract import Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.files import of_steps
 from lmms_eval_mai.method.methods import NEVER, Method, Thresholds, steps_of
+from lmms_eval_mai.user_input import path_of
 
 FORMAT = 2
 
@@ -85,8 +86,9 @@ class Calibration:
 
 def read(file: str) -> Calibration:
     """Read a file of `lmms-eval-mai calibrate`. Raises `ArgumentError`."""
+    path = path_of(file)
     try:
-        record = json.loads(Path(file).read_bytes())
+        record = json.loads(path.read_bytes())
         if record.get("format") != FORMAT:
             raise ArgumentError(
                 f"min_confidence={file}: its format {record.get('format')} is not known to this version. Calibrate "

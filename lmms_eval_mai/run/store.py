@@ -27,6 +27,7 @@ from loguru import logger
 
 from lmms_eval_mai.contract import CALL, Call, CallKey, Image, Prompt, Sampling, Side
 from lmms_eval_mai.errors import StoreError
+from lmms_eval_mai.user_input import path_of
 
 FORMAT = 2
 """Increase this number if older files cannot be read any more: it is a part of every digest and of a file's name."""
@@ -46,11 +47,11 @@ class _Line(NamedTuple):
 
 def folder_of(store: str | None) -> Path | None:
     """Return the folder of the argument `store`; None for `off`. A file is made in it and removed now, because a run
-    opens its store minutes later. Raises `StoreError`."""
+    opens its store minutes later. Raises `ArgumentError` or `StoreError`."""
     if store == "off":
         return None
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = Path(store).expanduser() if store else cache / "lmms-eval-mai" / "store"
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = path_of(store or f"{cache}/lmms-eval-mai/store", "give another folder as store=FOLDER")
     with _write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

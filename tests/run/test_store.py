@@ -203,3 +203,33 @@ def test_a_file_that_another_process_removes_while_it_is_opened_is_made_again(
     asyncio.run(store.add(prompt(1), SAMPLING, call(1)))
     store.close()
     assert file.read_text().count("\n") == 1
+
+
+UNKNOWN_USER = ["unshare", "--user", "--map-user=12345", "env", "-u", "HOME", "-u", "XDG_CACHE_HOME"]
+HOMELESS = """
+from lmms_eval_mai.engines.checkpoints import check_checkpoint
+from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.store import folder_of
+
+for way in (
+    lambda: folder_of(None),
+    lambda: folder_of("~/store"),
+    lambda: parse({"pair": "~/pair.yaml"}),
+    lambda: parse({"method": "~/method.yaml"}),
+    lambda: parse({"method": "mai_confidence", "min_confidence": "~/file.json"}),
+    lambda: check_checkpoint("small", "~/small"),
+):
+    try:
+        way()
+    except ArgumentError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(os.system(f"{' '.join(UNKNOWN_USER)} true 2> /dev/null") != 0, reason="needs a user namespace")
+def test_without_a_home_folder_a_path_that_needs_it_is_refused_with_the_remedy() -> None:
+    done = subprocess.run([*UNKNOWN_USER, sys.executable, "-c", HOMELESS], capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 6 and all("~/" in line and "HOME" in line for line in lines), done
+    assert "store=FOLDER" in lines[0]

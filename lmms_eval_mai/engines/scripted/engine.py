@@ -27,6 +27,7 @@ from lmms_eval_mai.errors import (
     PromptTooLong,
     SampleError,
 )
+from lmms_eval_mai.user_input import path_of
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -186,4 +187,4 @@ class ScriptedEngine(Engine):
 def recorded_engine(config: EngineConfig, other: EngineConfig | None) -> ScriptedEngine:
     """Return the engine of a script file. Raises `ArgumentError`."""
     options = read(ScriptedOptions, config.arguments, f"{config.side}_")
-    return ScriptedEngine(config.side, RecordedScript(Path(config.model).expanduser()), options)
+    return ScriptedEngine(config.side, RecordedScript(path_of(config.model)), options)
