@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lmms_eval_mai.analysis import paper_numbers
-from lmms_eval_mai.analysis.reproduce.methods import DEFAULT, PAPERS, TABLES
+from lmms_eval_mai.analysis.reproduce.table_runs import DEFAULT, PAPERS, TABLES
 from lmms_eval_mai.cli.terminal import log_to_terminal, names_of
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.user_input import values_of
@@ -43,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(given: argparse.Namespace) -> None:
     """Make the runs, and print the tables. Raises a `MaiError`."""
-    from lmms_eval_mai.analysis.reproduce import plan, tasks
-    from lmms_eval_mai.analysis.reproduce.folder import OutputFolder
+    from lmms_eval_mai.analysis.reproduce.plan import Options, plan, read_models
     from lmms_eval_mai.method import files
     from lmms_eval_mai.run.config import refuse_lmms_evals_own
 
@@ -55,29 +54,28 @@ def main(given: argparse.Namespace) -> None:
     for name in SET_HERE.keys() & model_args.keys():
         raise ArgumentError(f"{name}={model_args[name]} has no effect here, because {SET_HERE[name]}. Leave it out.")
     own = {file: files.load(file) for file in given.methods}
-    models = plan.read_models(pairs, model_args, list(own.values()))
-    tasks.check_benchmarks(benchmarks)
-    runs = plan.runs(models, benchmarks)
+    runs = plan(read_models(pairs, model_args, list(own.values())), benchmarks)
     names = {method.name: file for file, method in own.items()}
-    options = plan.Options(given.gen_kwargs, given.limit, given.include_path, names)
-    folder = OutputFolder.open(given.output_path, runs, options)
+    options = Options(given.gen_kwargs, given.limit, given.include_path, names)
+    output: Path = given.output_path
+    missing = [run for run in runs if not options.is_finished(run, output / run.name)]
     if given.dry_run:
         for run in runs:
-            print(f"# {run.name}{', finished' * folder.is_finished(run)}")
-            print(shlex.join(["lmms-eval", *options.command(run, folder.place(run), shown=True)]))
+            print(f"# {run.name}{', finished' * (run not in missing)}")
+            print(shlex.join(["lmms-eval", *options.command(run, output / run.name, shown=True)]))
         print(f"# {len(runs)} runs")
         return
+    if missing:
+        from lmms_eval_mai.analysis.reproduce.run_all import load_tasks, run_all
 
-    from lmms_eval_mai.analysis.reproduce.run_all import run_all
-
-    tasks.hide_progress_bars()  # this imports lmms-eval, which takes seconds and removes all logs
-    log_to_terminal()
-    manager = tasks.task_manager(benchmarks, given.include_path)
-    for benchmark in benchmarks:
-        tasks.check_task_of(benchmark, manager, [pair.config for pair in models], gen_kwargs)
-    folder.write()
-    run_all(runs, manager, options, folder)
-    _report(given.output_path)
+        log_to_terminal()  # the import of lmms-eval has removed all logs
+        manager = load_tasks(missing, options, gen_kwargs)
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ArgumentError(f"--output_path {output} cannot be written ({error.strerror}).") from None
+        run_all(missing, manager, options, output)
+    _report(output)
 
 
 def _report(folder: Path) -> None:
@@ -100,20 +98,17 @@ def _chosen(given: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], l
     pairs, benchmarks = (names_of(text) for text in (given.pairs, given.benchmarks))
     if given.limit is not None and given.limit < 1:
         raise ArgumentError(f"--limit {given.limit} is invalid: expected at least 1.")
-    if given.paper is not None and (pairs or given.tables is not None):
-        raise ArgumentError(
-            "--paper chooses the pairs and the tables: leave --pairs and --tables out, or give them and --benchmarks "
-            "without --paper."
-        )
-    if given.paper is None and not benchmarks:
-        raise ArgumentError("Give --paper qwen, --paper internvl, or --benchmarks NAMES.")
     if (ranks := int(os.environ.get("WORLD_SIZE") or 1)) > 1:
         raise ArgumentError(
-            f"`lmms-eval-mai reproduce` runs in one process, and WORLD_SIZE is {ranks}. Start it without torchrun or "
-            "accelerate; data_parallel_size gives a model several GPUs."
+            f"This command runs in one process, and WORLD_SIZE is {ranks}. Start it without torchrun or accelerate; "
+            "data_parallel_size gives a model several GPUs."
         )
     if given.paper is not None:
+        if pairs or given.tables is not None:
+            raise ArgumentError("--paper chooses the pairs and the tables: leave --pairs and --tables out, or --paper.")
         return PAPERS[given.paper], benchmarks or [*paper_numbers.load()["benchmarks"]]
+    if not benchmarks:
+        raise ArgumentError("Give --paper qwen, --paper internvl, or --benchmarks NAMES.")
     tables = [*map(str, DEFAULT)] if given.tables is None else names_of(given.tables)
     if not tables or set(tables) - {*map(str, TABLES)}:
         raise ArgumentError(

@@ -19,7 +19,8 @@ TIMES = ("queued_s", "ttft_s", "total_s", "started_at")
 def arguments(scripts: dict[str, str], output: Path, *more: str) -> list[str]:
     """Return the arguments of the command that makes these runs."""
     method = Path(scripts["small"]).with_name("think_first.yaml")
-    method.write_text(THINK_FIRST)
+    if not method.exists():  # a run is made again after a change of its method
+        method.write_text(THINK_FIRST)
     model_args = ",".join(f"{name}={value}" for name, value in scripts.items())
     chosen = ["--benchmarks", "pope", "--tables", "10", "--model_args", model_args, "--methods", str(method)]
     return ["reproduce", *chosen, "--output_path", str(output), *more]

@@ -15,8 +15,8 @@ GROUPS = (
         "work. `model_args` may be a mapping in the file of `--config`. A folder of results that cannot be written is "
         "refused before an engine starts. lmms-eval 0.7.3 turns a share such as `--limit 0.01` into a number of "
         "documents of one task, and uses this number for all tasks; versions after 0.7.3 take the share of each task "
-        "(its pull request 1441). Of a name that `--gen_kwargs` has twice, lmms-eval keeps the last value. Samples that "
-        "`--use_cache` answers have no trace",
+        "(its pull request 1441). Of a name that `--gen_kwargs` has twice, lmms-eval keeps the last value. Samples "
+        "that `--use_cache` answers have no trace",
     ),
     (
         "system_instruction",

@@ -1,18 +1,28 @@
 """The runs that the chosen tables need, in their order, and the lmms-eval command that is equivalent to a run."""
 
+import contextlib
+import json
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.analysis.reproduce.methods import ALONE, WITH_THRESHOLD, Kind, kinds_of
+from lmms_eval_mai.analysis.reproduce.table_runs import ALONE, WITH_THRESHOLD, methods_on_tasks
 from lmms_eval_mai.contract import SIDES, EngineConfig
+from lmms_eval_mai.engines.arguments import did_you_mean
+from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.methods import FULL_RT, MAI, METHODS, Method
-from lmms_eval_mai.plugin import MODEL_ID
+from lmms_eval_mai.plugin import MODEL_ID, RESULTS
 from lmms_eval_mai.redaction import redacted
 from lmms_eval_mai.run import calibration
 from lmms_eval_mai.run.config import NEEDED, Config, parse, transfers
+
+NO_EFFECT = Config.without_effect() | PERFORMANCE_ARGUMENTS
+"""Model arguments of the run and of vLLM that change no answer."""
 
 
 @dataclass(frozen=True)
@@ -52,21 +62,22 @@ class Models:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run: one task with one method, with its own output folder."""
+class PlannedRun:
+    """One task with one method, with its own output folder."""
 
     models: Models
-    kind: Kind
+    method: Method
+    suffix: str
     benchmark: str
 
     @property
     def task(self) -> str:
-        return f"{self.benchmark}_{self.kind.suffix}"
+        return f"{self.benchmark}_{self.suffix}"
 
     @property
     def name(self) -> str:
         """Return the folder of the run inside the output folder."""
-        return str(Path(self.models.name, self.kind.method.name, self.task))
+        return str(Path(self.models.name, self.method.name, self.task))
 
 
 @dataclass(frozen=True)
@@ -79,17 +90,51 @@ class Options:
     files: Mapping[str, str] = field(default_factory=dict)
     """The YAML file of each method of the user."""
 
-    def command(self, run: Run, output: Path, shown: bool = False) -> list[str]:
+    def command(self, run: PlannedRun, folder: Path, shown: bool = False) -> list[str]:
         """Return the arguments of the equivalent lmms-eval command. `shown`: without secrets, for people."""
-        given = run.models.arguments_of(run.kind.method)
-        given["method"] = self.files.get(run.kind.method.name, run.kind.method.name)
-        given = redacted(given) if shown else given
-        model_args = ",".join(f"{name}={value}" for name, value in given.items())
-        arguments = ["--model", MODEL_ID, "--model_args", model_args, "--tasks", run.task]
-        for name in ("gen_kwargs", "limit", "include_path"):
-            if value := getattr(self, name):
+        given = self._model_args(run)
+        arguments = ["--model", MODEL_ID, "--model_args", _text(redacted(given) if shown else given)]
+        for name, value in {**self._others(run), "output_path": folder}.items():
+            if value:
                 arguments += [f"--{name}", str(value)]
-        return [*arguments, "--output_path", str(output), "--log_samples"]
+        return [*arguments, "--log_samples"]
+
+    def is_finished(self, run: PlannedRun, folder: Path) -> bool:
+        """Return whether lmms-eval's results file of the same arguments is in the folder. Those of `NO_EFFECT` may
+        differ. The file must be newer than the files that the arguments name: a pair, a method, thresholds."""
+        given, others = self._model_args(run), self._others(run)
+        files = [str(value) for value in given.values() if os.path.isfile(str(value))]
+        least_s = max(map(os.path.getmtime, files), default=0)
+        for file in folder.rglob(f"*{RESULTS}"):
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # another file, or a broken one
+                found = json.loads(file.read_text(encoding="utf-8"))["config"]["resolved_cli_args"]
+                if (
+                    {name: found[name] for name in others} == others
+                    and _that_matter(found["model_args"]) == _that_matter(_text(given))
+                    and file.stat().st_mtime >= least_s
+                ):
+                    return True
+        return False
+
+    def _model_args(self, run: PlannedRun) -> dict[str, Any]:
+        return run.models.arguments_of(run.method) | {"method": self.files.get(run.method.name, run.method.name)}
+
+    def _others(self, run: PlannedRun) -> dict[str, Any]:
+        """Return the options of the equivalent command that can change an answer, besides the model arguments."""
+        names = ("gen_kwargs", "limit", "include_path")
+        return {"tasks": run.task, **{name: getattr(self, name) for name in names}}
+
+
+def _text(model_args: Mapping[str, Any]) -> str:
+    return ",".join(f"{name}={value}" for name, value in model_args.items())
+
+
+def _that_matter(model_args: str) -> dict[str, Any]:
+    """Return the model arguments that can change an answer, without secrets, which lmms-eval hides in its files."""
+    from lmms_eval.utils import simple_parse_args_string  # takes seconds
+
+    given = redacted(simple_parse_args_string(model_args))
+    return {name: value for name, value in given.items() if re.sub("^(small|large)_", "", name) not in NO_EFFECT}
 
 
 def read_models(
@@ -114,17 +159,21 @@ def read_models(
     return of_pairs
 
 
-def runs(models: Iterable[Models], benchmarks: Sequence[str]) -> list[Run]:
+def plan(models: Iterable[Models], benchmarks: Sequence[str]) -> list[PlannedRun]:
     """Return the runs that the tables of each pair need. A model of two pairs runs alone once. Raises `ArgumentError`
-    if there are no runs."""
-    planned: list[Run] = []
+    if a benchmark is unknown, or if there are no runs."""
+    for name in benchmarks:
+        if name not in BENCHMARKS:
+            hint = did_you_mean(name, BENCHMARKS)
+            raise ArgumentError(f"--benchmarks {name} is unknown: choose from {', '.join(BENCHMARKS)}.{hint}")
+    planned: list[PlannedRun] = []
     alone: list[tuple[EngineConfig, str]] = []
     for pair in models:
         for benchmark in benchmarks:
-            for kind in kinds_of(pair.tables, benchmark, pair.more):
-                run = Run(pair, kind, benchmark)
-                if kind.method in ALONE.values():
-                    engine: EngineConfig = getattr(pair.config, kind.method.name)
+            for method, suffix in methods_on_tasks(pair.tables, benchmark, pair.more):
+                run = PlannedRun(pair, method, suffix, benchmark)
+                if method in ALONE.values():
+                    engine: EngineConfig = getattr(pair.config, method.name)
                     model = replace(engine, side="small", attention=False, native=False), run.task
                     if model in alone:
                         continue

@@ -1,13 +1,16 @@
-"""Runs what is missing of a plan: the engines of each pair start once and serve all its runs.
+"""Makes the planned runs: the engines of each pair start once and serve all its runs.
 
-A run is the evaluation that a single lmms-eval command makes, with its output folder, in this process.
+A run is the evaluation that a single lmms-eval command makes, with its output folder, in this process. A call that
+another run has made is found in the call store, so `method/methods.py` alone says which calls a method makes.
 """
 
 import argparse
 import gc
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from lmms_eval import utils
@@ -16,52 +19,76 @@ from lmms_eval.evaluator import simple_evaluate
 from lmms_eval.loggers import EvaluationTracker
 from loguru import logger
 
-from lmms_eval_mai.analysis.reproduce.folder import OutputFolder
-from lmms_eval_mai.analysis.reproduce.plan import Options, Run
+from lmms_eval_mai.analysis.reproduce.plan import Options, PlannedRun
 from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.harness import documents
 from lmms_eval_mai.harness.model import CascadeModel
-from lmms_eval_mai.plugin import MODEL_ID
+from lmms_eval_mai.harness.requests import check_task, read_requests
+from lmms_eval_mai.method.prompts import VARIANTS
+from lmms_eval_mai.plugin import MODEL_ID, RESULTS
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.store import Store
 
 
-def run_all(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFolder) -> None:
-    """Make all runs that are not finished. `tasks`: lmms-eval's task manager. Raises a `MaiError`; then the same call
-    continues."""
-    missing = [run for run in runs if not folder.is_finished(run)]
-    if not missing:
-        return
-    store = Store(folder.path / "calls")
+def load_tasks(runs: Sequence[PlannedRun], options: Options, gen_kwargs: Mapping[str, Any]) -> Any:
+    """Load the documents of each benchmark, and check its task. Returns lmms-eval's task manager, which serves all
+    runs. Takes seconds. Raises `ArgumentError`."""
+    configs = {
+        run.benchmark: [other.models.config for other in runs if other.benchmark == run.benchmark] for run in runs
+    }
+    names = [f"{benchmark}_{suffix}" for benchmark in configs for suffix in VARIANTS]
+    manager = documents.task_manager(names, options.include_path)
+    for benchmark, of_benchmark in configs.items():
+        task = documents.load_task(f"{benchmark}_s", manager, gen_kwargs)
+        task.build_all_requests(limit=1, rank=0, world_size=1)
+        (request,) = read_requests(task.instances[:1])
+        for config in of_benchmark:
+            check_task(request, config)
+    return manager
+
+
+def run_all(runs: Sequence[PlannedRun], tasks: Any, options: Options, output: Path) -> None:
+    """Make these runs. `tasks`: lmms-eval's task manager. `output`: the folder of all runs. Raises a `MaiError`; then
+    the same call with the runs that are not finished continues."""
+    store = Store(output / "calls")
     try:
-        for _, of_models in groupby(missing, key=lambda run: run.models.name):
-            _run_models(list(of_models), tasks, options, folder, store)
+        for _, of_models in groupby(runs, key=lambda run: run.models.name):
+            _run_models(list(of_models), tasks, options, output, store)
     finally:
         store.close()
 
 
-def _run_models(runs: Sequence[Run], tasks: Any, options: Options, folder: OutputFolder, store: Store) -> None:
+def _run_models(runs: Sequence[PlannedRun], tasks: Any, options: Options, output: Path, store: Store) -> None:
     models = runs[0].models
     engines = Engines(models.config)
     try:
-        used = {side for run in runs for side in run.kind.method.sides}
+        used = {side for run in runs for side in run.method.sides}
         engines.run(engines.start([side for side in SIDES if side in used]))
         gc.freeze()  # lmms-eval collects garbage twice after each run, in 0.9 s with all objects of vLLM
         for number, run in enumerate(runs, start=1):
             logger.info(f"Run {number} of {len(runs)} of {models.name}: {run.name}.")
             engines.clear_caches()
             store.run = run.name
-            model = CascadeModel(engines, parse(models.arguments_of(run.kind.method)), store=store, prints_table=False)
-            evaluate(run, model, tasks, _parse(options.command(run, folder.begin(run))))
-            folder.finish(run)
+            model = CascadeModel(engines, parse(models.arguments_of(run.method)), store=store, prints_table=False)
+            unfinished, folder = output / "unfinished", output / run.name
+            shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+            _evaluate(run, model, tasks, _parse(options.command(run, unfinished)), folder)
+            files = [file for file in unfinished.rglob("*") if file.is_file()]
+            for file in sorted(files, key=lambda file: file.name.endswith(RESULTS)):  # a results file finishes the run
+                place = folder / file.relative_to(unfinished)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                file.rename(place)
+            shutil.rmtree(unfinished)
     finally:
         gc.unfreeze()
         engines.stop()
 
 
-def evaluate(run: Run, model: CascadeModel, tasks: Any, given: argparse.Namespace) -> None:
+def _evaluate(run: PlannedRun, model: CascadeModel, tasks: Any, given: argparse.Namespace, folder: Path) -> None:
     """Make a run and write its files, as `cli_evaluate_single` of lmms-eval's command does (lmms_eval/__main__.py),
-    but with a model whose engines are up. `given`: the options of the equivalent command."""
+    but with a model whose engines are up. `given`: the options of the equivalent command. `folder`: where the files
+    will be."""
     tracker = EvaluationTracker(output_path=given.output_path)
     time = utils.get_datetime_str(timezone=given.timezone)
     results = simple_evaluate(
@@ -82,6 +109,7 @@ def evaluate(run: Run, model: CascadeModel, tasks: Any, given: argparse.Namespac
     assert results is not None  # this is the only rank
     samples = results.pop("samples")
     tracker.general_config_tracker.model_source = results["config"]["model"] = MODEL_ID  # it got a model object
+    results["config"]["resolved_cli_args"]["output_path"] = str(folder)
     # `harness/saved.py` checks the files: lmms-eval only logs a warning if it cannot write.
     tracker.save_results_aggregated(results=results, samples=samples, datetime_str=time)
     tracker.save_results_samples(task_name=run.task, samples=samples[run.task])

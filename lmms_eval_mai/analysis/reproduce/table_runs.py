@@ -1,7 +1,8 @@
-"""The methods of the paper and the variants of a benchmark's task that the runs of each table need."""
+"""The methods of the paper and the variants of a benchmark's task that the runs of each table need. To support a table,
+add them here."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.method.benchmarks import benchmark_of
@@ -9,23 +10,20 @@ from lmms_eval_mai.method.methods import FULL_RT, MAI, MAI_CONFIDENCE, METHODS, 
 from lmms_eval_mai.method.prompts import VARIANTS
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of run: a method, and the prompt of the task."""
-
+class MethodOnTask(NamedTuple):
     method: Method
     suffix: str
     """The suffix of the task's name: a key of `VARIANTS`."""
 
 
 ALONE = {side: METHODS[side] for side in SIDES}
-KINDS = (
-    *(Kind(method, suffix) for method in ALONE.values() for suffix in VARIANTS),
-    Kind(FULL_RT, "s"),
-    Kind(MAI, "s"),
-    Kind(MAI, "r_s2"),
+IN_ORDER = (
+    *(MethodOnTask(method, suffix) for method in ALONE.values() for suffix in VARIANTS),
+    MethodOnTask(FULL_RT, "s"),
+    MethodOnTask(MAI, "s"),
+    MethodOnTask(MAI, "r_s2"),
 )
-"""All kinds, in the order of their runs: single models first, so that their calls are made in runs of their own."""
+"""The order of the runs: single models first, so that their calls are made in runs of their own."""
 WITH_THRESHOLD = (MAI_CONFIDENCE, OWN_THINKING)
 """Methods that the paper does not have. Their runs come with Table 10, if there is a threshold for the pair."""
 
@@ -39,24 +37,25 @@ PAPERS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
 """Models of `--paper` -> the tables for each pair. Two pairs may share a model, which runs alone once."""
 
 
-def kinds_of(tables: Collection[int], benchmark: str, more: Sequence[Method] = ()) -> list[Kind]:
-    """Return the kinds of runs that these tables need, in the order of their runs. `more`: methods that the paper does
-    not have."""
-    needed = {kind for number in tables for kind in _needed(number, benchmark)}
-    return list(dict.fromkeys([*(kind for kind in KINDS if kind in needed), *(Kind(method, "s") for method in more)]))
+def methods_on_tasks(tables: Collection[int], benchmark: str, more: Sequence[Method] = ()) -> list[MethodOnTask]:
+    """Return what the runs of these tables are, in their order. `more`: methods that the paper does not have."""
+    needed = {one for number in tables for one in _needed(number, benchmark)}
+    return list(
+        dict.fromkeys([one for one in IN_ORDER if one in needed] + [MethodOnTask(method, "s") for method in more])
+    )
 
 
-def _needed(number: int, benchmark: str) -> set[Kind]:
+def _needed(number: int, benchmark: str) -> set[MethodOnTask]:
     small, large = ALONE["small"], ALONE["large"]
-    full_rt, mai = Kind(FULL_RT, "s"), Kind(MAI, "s")
+    full_rt, mai = MethodOnTask(FULL_RT, "s"), MethodOnTask(MAI, "s")
     thought = "r" if benchmark_of(benchmark).one_stage else "r_s2"
     if number == 8:
-        return {full_rt, Kind(small, "r"), Kind(large, "s"), Kind(large, thought)}
+        return {full_rt, MethodOnTask(small, "r"), MethodOnTask(large, "s"), MethodOnTask(large, thought)}
     if number == 10:
-        return {full_rt, mai, Kind(small, "s"), Kind(small, "r"), Kind(large, "s")}
+        return {full_rt, mai, MethodOnTask(small, "s"), MethodOnTask(small, "r"), MethodOnTask(large, "s")}
     if number == 15:
-        return {mai, Kind(MAI, "r_s2")}
-    return {Kind(method, suffix) for method in ALONE.values() for suffix in _prompts(number, benchmark)}
+        return {mai, MethodOnTask(MAI, "r_s2")}
+    return {MethodOnTask(method, suffix) for method in ALONE.values() for suffix in _prompts(number, benchmark)}
 
 
 def _prompts(number: int, benchmark: str) -> tuple[str, ...]:
