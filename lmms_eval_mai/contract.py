@@ -278,10 +278,7 @@ class Engine(Model):
     description: str
     """Where the engine runs and with which settings, for people."""
     shares_gpu: bool = False
-    """Whether both models are on one GPU."""
-    measures: bool = False
-    """Whether the engine measures the memory of a GPU that both models share, so that the other engine may not start at
-    the same time. May be set to True before a start."""
+    """Whether both models are on one GPU, so that they start one after the other."""
     tokenizer: Any = None
     """Hugging Face's tokenizer of the model, of the last start. None: the engine has none, or was never started."""
 

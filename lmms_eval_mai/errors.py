@@ -39,9 +39,6 @@ class EngineUnavailable(MaiError):
 class EngineStartError(MaiError):
     """Raised when an engine could not be configured or started."""
 
-    needs_memory = False
-    """Whether both models are on one GPU, and its memory is too small."""
-
 
 class EngineCrashed(MaiError):
     """Raised for a call whose engine crashed or stopped, or whose endpoint does not answer any more."""

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from lmms_eval_mai.engines.vllm.gpu_memory import GIB, LEAST_KV_TOKENS, USABLE, kv_cache_bytes, shares
+from lmms_eval_mai.engines.vllm.gpu_memory import GIB, USABLE, shares
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.run.config import Config
 
-HEADINGS = ("", "GPU", "share", "GiB", "weights GiB", "left GiB", "KV cache GiB")
+HEADINGS = ("", "GPU", "share", "GiB", "weights GiB", "left GiB")
 
 
 def parse_gpus(text: str) -> list[float]:
@@ -53,22 +53,11 @@ def describe(config: Config, gpus: Sequence[float]) -> str:
         weights = None if share.weight_bytes is None else share.weight_bytes / len(share.gpus) / GIB
         sizes = ("?", "?") if weights is None else (f"{weights:.1f}", f"{memory - weights:.1f}")
         numbers = ",".join(map(str, share.gpus))
-        total = gpus[share.gpus[0]]
-        batch = int(engine.arguments.get("max_num_batched_tokens") or (16_384 if total >= 70 else 8_192))  # vLLM's own
-        cache = engine.arguments.get("kv_cache_memory_bytes") or kv_cache_bytes(engine, total * GIB, share, batch)
-        shown = "measured" if cache is None else f"{cache / GIB:.1f}"
-        rows.append((f"{engine.side} {engine.model}", numbers, f"{utilization:.0%}", f"{memory:.1f}", *sizes, shown))
+        rows.append((f"{engine.side} {engine.model}", numbers, f"{utilization:.0%}", f"{memory:.1f}", *sizes))
     table = tabulate(rows, HEADINGS, tablefmt="plain", disable_numparse=True, stralign="right")
-    note = (
-        "What is left is for images, buffers, CUDA graphs and the KV cache. Both engines of one GPU start at the same "
-        f"time. If a KV cache of this size holds fewer than {LEAST_KV_TOKENS:,} tokens and less than the context, "
-        "vLLM measures, one engine after the other."
-    )
+    note = "What is left is for images, buffers, CUDA graphs and the KV cache, which vLLM measures."
     if any(share.weight_bytes is None for share in gpu_shares.values()):
-        note = (
-            "Neither the cache nor the hub has the models, so these shares are guesses. docs/first-run.md has those of "
-            "the named pairs."
-        )
+        note = "Neither the cache nor the hub has the models, so these shares are guesses (docs/first-run.md)."
     unused = len(gpus) - len({gpu for share in gpu_shares.values() for gpu in share.gpus})
     if unused:
         note += f" GPUs without work: {unused} (docs/scale-out.md)."

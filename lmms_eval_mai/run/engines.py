@@ -54,31 +54,16 @@ class Engines:
         """Held while work is given to the loop, and while the loop is replaced: `stop` cancels all work on it."""
 
     async def start(self, sides: Collection[Side] = SIDES) -> None:
-        """Start those of these engines that do not run yet, and wait until they are ready. If one engine fails, the
-        other starts are cancelled. Raises `EngineStartError`; the caller must then call `stop`."""
+        """Start those of these engines that do not run yet, and wait until they are ready. On a GPU that both share,
+        they start one after the other, else at the same time. If one engine fails, the other starts are cancelled.
+        Raises `EngineStartError`; the caller must then call `stop`."""
         async with self._starting:
             new = [side for side in self.models if side in sides and side not in self._up]
-            # vLLM on a GPU that both models share: computed sizes of the KV caches, or both measure, one by one.
-            shared = [side for side in new if self.models[side].engine.shares_gpu]
-            if not any(self.models[side].engine.measures for side in shared):
-                try:
-                    await gather_or_cancel(map(self._start, new))
-                    return
-                except EngineStartError as error:
-                    if not error.needs_memory:
-                        raise
-                    logger.warning(
-                        "mai_cascade: the engines did not fit with the computed sizes of their KV caches. They start "
-                        f"again, one after the other, and measure the memory. {error}"
-                    )
-                for side in shared:
-                    await self.models[side].close()
-                    self._up.discard(side)
-            for side in shared:
-                self.models[side].engine.measures = True
-            for side in new:
-                if side not in self._up:
+            if any(self.models[side].engine.shares_gpu for side in new):
+                for side in new:  # vLLM measures the free memory, which no other engine may change then
                     await self._start(side)
+            else:
+                await gather_or_cancel(map(self._start, new))
 
     async def _start(self, side: Side) -> None:
         model, began = self.models[side], time.perf_counter()

@@ -7,7 +7,7 @@ import pytest
 
 from lmms_eval_mai.contract import SIDES, EngineConfig, Side
 from lmms_eval_mai.engines.vllm.configuration import start_errors
-from lmms_eval_mai.engines.vllm.gpu_memory import BESIDES_WEIGHTS, GIB, USABLE, GpuShare, kv_cache_bytes, shares
+from lmms_eval_mai.engines.vllm.gpu_memory import BESIDES_WEIGHTS, GIB, USABLE, GpuShare, shares
 from lmms_eval_mai.errors import ArgumentError, EngineStartError
 
 
@@ -41,9 +41,16 @@ def test_on_one_gpu_the_shares_grow_with_the_weights_and_are_vllms_default_toget
     assert unknown["small"].utilization == unknown["large"].utilization == USABLE / 2
 
 
-def test_share_that_the_user_gives_leaves_the_rest_to_the_other_model(models: tuple[str, str]) -> None:
-    found = shared(models, small_gpu_memory_utilization=0.3)
-    assert [found[side].utilization for side in SIDES] == [0.3, pytest.approx(USABLE - 0.3)]
+@pytest.mark.parametrize(
+    ("small", "large", "expected"),
+    [(0.3, None, (0.3, USABLE - 0.3)), (None, 0.7, (USABLE - 0.7, 0.7)), (0.5, 0.5, (0.5, 0.5))],
+)
+def test_share_that_the_user_gives_is_kept_and_leaves_the_rest_to_the_other_model(
+    models: tuple[str, str], small: float | None, large: float | None, expected: tuple[float, float]
+) -> None:
+    given = {"small_gpu_memory_utilization": small, "large_gpu_memory_utilization": large}
+    found = shared(models, **{name: value for name, value in given.items() if value is not None})
+    assert [found[side].utilization for side in SIDES] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +84,7 @@ def test_each_model_has_gpus_of_its_own_if_there_are_enough(
         (
             1,
             {"small_gpu_memory_utilization": 0.5, "large_gpu_memory_utilization": 0.6},
-            "0.6 of the large one",
+            "large_gpu_memory_utilization=0.6",
         ),
         (1, {"large_tensor_parallel_size": 2}, "tensor_parallel_size"),
         (2, {"rank": 0, "large_tensor_parallel_size": 2}, "tensor_parallel_size"),
@@ -108,17 +115,3 @@ def test_a_start_that_fails_for_want_of_memory_on_a_shared_gpu_tells_what_may_fi
     with pytest.raises(EngineStartError) as raised, start_errors(EngineConfig("large", "vllm", "m"), shares_gpu):
         raise RuntimeError(error)
     assert ("qwen3vl-2b-4b" in str(raised.value)) is has_advice and str(raised.value).endswith(error)
-
-
-def test_a_computed_kv_cache_leaves_what_the_engines_of_a_pair_held_on_an_h100_and_an_h200() -> None:
-    memory, engine, left = 79.2 * GIB, EngineConfig("large", "vllm", "m"), 0.0
-    for share, weights, measured in ((0.2616, 3.96, 12.95), (0.6584, 16.33, 31.5)):
-        found = kv_cache_bytes(engine, memory, GpuShare((0,), int(weights * GIB), share), 16_384) or 0
-        assert measured - 2.5 < found / GIB < measured  # what vLLM measured on the H100
-        left += share * memory / GIB - weights - found / GIB
-    assert left > 3.9 + 7.7  # what both held on the H200
-    assert kv_cache_bytes(engine, memory, GpuShare((0,), None, 0.5), 16_384) is None  # the weights are not known
-    assert kv_cache_bytes(engine, memory, GpuShare((0,), 1, None), 16_384) is None  # it has the GPU for itself
-    smaller = EngineConfig("large", "vllm", "m", {"quantization": "fp8"})
-    assert kv_cache_bytes(smaller, memory, GpuShare((0,), 1, 0.5), 16_384) is None  # not as large as its checkpoint
-    assert kv_cache_bytes(engine, 8 * GIB, GpuShare((0,), 4 * GIB, 0.5), 8_192) == 0

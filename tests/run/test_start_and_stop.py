@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from support.evaluations import World
-from support.logs import logged
 from support.samples import sample
 
 from lmms_eval_mai import Cascade
@@ -27,7 +26,7 @@ from lmms_eval_mai.run.evaluation import Evaluation
 class SlowEngine(ScriptedEngine):
     """Starts when `may_start` is set, and records its steps in a list that several engines share."""
 
-    measures = shares_gpu = False
+    shares_gpu = False
 
     def __init__(self, side: Any, steps: list[str], waits: bool = True) -> None:
         super().__init__(side, lambda prompt: Answer("x"))
@@ -71,14 +70,14 @@ def use(engines: Engines, *replacements: ScriptedEngine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("alone", "expected"),
+    ("shares_gpu", "expected"),
     [
         (False, ["small begins", "large begins", "small is ready", "large is ready"]),
         (True, ["small begins", "small is ready", "large begins", "large is ready"]),
     ],
 )
-def test_engines_start_at_the_same_time_unless_one_measures_the_memory_also_after_a_stop(
-    engines: Engines, steps: list[str], alone: bool, expected: list[str]
+def test_engines_start_at_the_same_time_unless_they_share_a_gpu_also_after_a_stop(
+    engines: Engines, steps: list[str], shares_gpu: bool, expected: list[str]
 ) -> None:
     slow = [SlowEngine(side, steps) for side in SIDES]
     use(engines, *slow)
@@ -87,7 +86,7 @@ def test_engines_start_at_the_same_time_unless_one_measures_the_memory_also_afte
         may_start = asyncio.Event()
         for engine in slow:
             engine.may_start = may_start
-        slow[1].measures = slow[0].shares_gpu = slow[1].shares_gpu = alone
+        slow[0].shares_gpu = slow[1].shares_gpu = shares_gpu
         task = asyncio.ensure_future(engines.start())
         for _ in range(10):  # enough turns of the loop for each start that may begin
             await asyncio.sleep(0)
@@ -100,32 +99,6 @@ def test_engines_start_at_the_same_time_unless_one_measures_the_memory_also_afte
         engines.run(engines.start())
         assert steps == expected
         engines.stop()
-
-
-class Crowded(SlowEngine):
-    """Does not fit beside the other engine, unless it measures the memory."""
-
-    shares_gpu = True
-
-    async def start(self) -> None:
-        await super().start()
-        if self.side == "large" and not self.measures:
-            error = EngineStartError("No available memory for the cache blocks.")
-            error.needs_memory = True
-            raise error
-
-
-def test_engines_that_do_not_fit_with_the_computed_sizes_start_again_one_after_the_other(
-    engines: Engines, steps: list[str]
-) -> None:
-    use(engines, *(Crowded(side, steps, waits=False) for side in SIDES))
-    with logged() as log:
-        engines.run(engines.start())
-    text = "\n".join(log)
-    assert "No available memory" in text and "one after the other" in text
-    begun = ["small begins", "small is ready", "large begins", "large is ready"]
-    assert steps[-4:] == begun and steps.count("small is closed") == steps.count("large is closed") == 1
-    engines.stop()
 
 
 @pytest.mark.parametrize("begin", [Engines.start, lambda engines: Evaluation(engines, engines.config).begin({})])

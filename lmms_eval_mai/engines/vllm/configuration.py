@@ -14,7 +14,7 @@ from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.engines.checkpoints import check_checkpoint, text_only_error
 from lmms_eval_mai.engines.logs import is_debug
 from lmms_eval_mai.engines.vllm.environment import BOUND_THREADS, Machine, detect_platform, worker_count
-from lmms_eval_mai.engines.vllm.gpu_memory import LARGEST_SHARES, LEAST_KV_TOKENS, GpuShare, kv_cache_bytes, shares
+from lmms_eval_mai.engines.vllm.gpu_memory import GpuShare, shares
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, EngineUnavailable, MaiError
 from lmms_eval_mai.redaction import error_text, one_line, redacted
 
@@ -62,9 +62,6 @@ class Configuration:
     """Requested context in tokens, or `AUTOMATIC`."""
     description: str
     shares_gpu: bool
-    measures: bool
-    """Whether it measures the free memory of a GPU that both models share, so that no other engine may start at that
-    time. With a given size of the KV cache it does not."""
 
 
 def argument_names() -> frozenset[str] | None:
@@ -97,13 +94,11 @@ def start_errors(config: EngineConfig, shares_gpu: bool = False) -> Iterator[Non
             if name in given:
                 raise ArgumentError(f"{name}={given[name]} is invalid. vLLM: {reason}.") from error
         needs_memory = shares_gpu and re.search("(?<!shared )memory(?! access)", reason, re.IGNORECASE)
-        start_error = EngineStartError(
+        raise EngineStartError(
             f"vLLM cannot start {config.side}={config.model}. The engine's arguments: {given or 'none'}. Look for the "
             f"cause in vLLM's log above, and check the model's name or path, and the `{config.side}_<argument>` values."
             f"{SHARED_GPU if needs_memory else ''} The last error: {one_line(reason)}"
-        )
-        start_error.needs_memory = bool(needs_memory)
-        raise start_error from error
+        ) from error
 
 
 def _check_socket_folder() -> None:
@@ -119,12 +114,9 @@ def _check_socket_folder() -> None:
         )
 
 
-def configure(
-    config: EngineConfig, pair: Sequence[EngineConfig], machine: Machine, measure: bool = False
-) -> Configuration:
-    """Return the configuration. `pair`: all vLLM engines of a pair, this one included. `measure`: vLLM measures
-    the memory, also if the size of the KV cache can be computed. Imports vLLM and blocks. Raises `ArgumentError`,
-    `EngineUnavailable`, or `EngineStartError` if vLLM refuses the model or its arguments."""
+def configure(config: EngineConfig, pair: Sequence[EngineConfig], machine: Machine) -> Configuration:
+    """Return the configuration. `pair`: all vLLM engines of a pair, this one included. Imports vLLM and blocks. Raises
+    `ArgumentError`, `EngineUnavailable`, or `EngineStartError` if vLLM refuses the model or its arguments."""
     check_checkpoint(config.side, config.model)
     _check_socket_folder()
     with start_errors(config):
@@ -132,78 +124,75 @@ def configure(
         from vllm.platforms import current_platform
         from vllm.usage.usage_lib import UsageContext
 
-        share, shared, place = None, 0.0, "on the CPU"
         if machine.platform == "cuda":
-            both = shares(pair, current_platform.device_count(), machine.rank)
-            share, shared = both[config.side], sum(one.utilization or 0 for one in both.values())
-            place = f"on GPU {','.join(map(str, share.gpus))}"
+            share = shares(pair, current_platform.device_count(), machine.rank)[config.side]
+            place, defaults = f"on GPU {','.join(map(str, share.gpus))}", _gpu_defaults(config, share)
+            shares_gpu = share.utilization is not None
         elif "devices" in config.arguments:
             raise ArgumentError(f"{config.side}_devices names GPUs, but vLLM runs on the CPU here. Leave it out.")
-        arguments = AsyncEngineArgs(model=config.model, **_arguments(config, share, machine))
+        else:
+            place, defaults, shares_gpu = "on the CPU", _cpu_defaults(config), False
+        arguments = AsyncEngineArgs(model=config.model, **_arguments(config, defaults))
         model_config = arguments.create_model_config()
         if not model_config.is_multimodal_model:
             raise text_only_error(config.side, config.model, model_config.architectures)
-        is_shared = share is not None and share.utilization is not None
-        if is_shared:
+        if shares_gpu:
             place += f" with {arguments.gpu_memory_utilization:.0%} of its memory"
-        if arguments.max_model_len is None:
-            on_cpu = machine.platform == "cpu"
-            arguments.max_model_len = min(model_config.max_model_len, LONGEST_CPU_CONTEXT) if on_cpu else AUTOMATIC
-        # Keys and values, of 16 bits.
-        heads, head_size = model_config.get_total_num_kv_heads(), model_config.get_head_size()
-        per_token = 2 * 2 * model_config.hf_text_config.num_hidden_layers * heads * head_size
-        if machine.platform == "cpu" and not arguments.kv_cache_memory_bytes:
-            # For four sequences of full length. vLLM's default is 92% of the memory of a NUMA node.
-            arguments.kv_cache_memory_bytes = max(64 << 20, 4 * per_token * arguments.max_model_len)
+        if machine.platform == "cpu":
+            _limit_memory(arguments, model_config)
+        elif arguments.max_model_len is None:
+            arguments.max_model_len = AUTOMATIC
         # Without a usage context vLLM takes the smallest batch limits, those of a bare engine.
         vllm_config = arguments.create_engine_config(UsageContext.LLM_CLASS)
-        cache = vllm_config.cache_config
-        if share is not None and is_shared and not (measure or cache.kv_cache_memory_bytes):
-            memory = current_platform.get_device_total_memory(share.gpus[0])
-            left = kv_cache_bytes(config, memory, share, vllm_config.scheduler_config.max_num_batched_tokens)
-            if (
-                left is not None
-                and left >= min(model_config.max_model_len, LEAST_KV_TOKENS) * per_token
-                and shared <= LARGEST_SHARES
-            ):
-                cache.kv_cache_memory_bytes = left
     length = arguments.max_model_len
     context = ANY_CONTEXT if length == AUTOMATIC else f"context {length} tokens"
     description = f"{place}, {str(model_config.dtype).removeprefix('torch.')}, {context}"
-    return Configuration(vllm_config, length, description, is_shared, is_shared and not cache.kv_cache_memory_bytes)
+    return Configuration(vllm_config, length, description, shares_gpu)
 
 
-def _modalities(config: EngineConfig, machine: Machine) -> dict[str, Any]:
-    own_batches = "max_num_batched_tokens" in config.arguments
-    return {"limit_mm_per_prompt": ONLY_IMAGES} if machine.platform == "cuda" and not own_batches else {}
+def _cpu_defaults(config: EngineConfig) -> dict[str, Any]:
+    # If the user binds threads to cores, vLLM needs a process for the worker.
+    is_one_process = worker_count(config) == 1 and os.environ.get(BOUND_THREADS) == "nobind"
+    return {**ON_CPU, **({"distributed_executor_backend": ONE_PROCESS} if is_one_process else {})}
 
 
-def _arguments(config: EngineConfig, share: GpuShare | None, machine: Machine) -> dict[str, Any]:
-    """Return the user's arguments for vLLM, and defaults for two engines that share one machine."""
+def _limit_memory(arguments: Any, model_config: Any) -> None:
+    """Limit the context and the KV cache of an engine on the CPU, unless the user does."""
+    if arguments.max_model_len is None:
+        arguments.max_model_len = min(model_config.max_model_len, LONGEST_CPU_CONTEXT)
+    if not arguments.kv_cache_memory_bytes:
+        # For four sequences of full length. vLLM's default is 92% of the memory of a NUMA node.
+        heads, head_size = model_config.get_total_num_kv_heads(), model_config.get_head_size()
+        per_token = 2 * 2 * model_config.hf_text_config.num_hidden_layers * heads * head_size  # keys, values; 16 bits
+        arguments.kv_cache_memory_bytes = max(64 << 20, 4 * per_token * arguments.max_model_len)
+
+
+def _gpu_defaults(config: EngineConfig, share: GpuShare) -> dict[str, Any]:
+    defaults: dict[str, Any] = {"device_ids": list(share.gpus)}
+    if share.utilization is not None:
+        defaults["gpu_memory_utilization"] = share.utilization
+    if "max_num_batched_tokens" not in config.arguments:
+        defaults["limit_mm_per_prompt"] = ONLY_IMAGES
+    if "devices" in config.arguments:  # the named GPUs hold one model together
+        copies = worker_count(config) // int(config.arguments.get("tensor_parallel_size") or 1)
+        defaults["tensor_parallel_size"] = max(1, len(share.gpus) // copies)
+    return defaults
+
+
+def _arguments(config: EngineConfig, defaults: dict[str, Any]) -> dict[str, Any]:
+    """Return the user's arguments for vLLM, and these defaults."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
-    arguments: dict[str, Any] = {"use_tqdm_on_load": is_debug(), **_modalities(config, machine)}
+    arguments = {"use_tqdm_on_load": is_debug(), **defaults}
     if "speculative_config" in config.arguments:
         arguments["per_request_spec_decode_metrics"] = "summary"  # for the drafted and accepted tokens of a call
-    if machine.platform == "cpu":
-        arguments |= ON_CPU
-        # If the user binds threads to cores, vLLM needs a process for the worker.
-        if worker_count(config) == 1 and os.environ.get(BOUND_THREADS) == "nobind":
-            arguments["distributed_executor_backend"] = ONE_PROCESS
     types = {field.name: str(field.type) for field in dataclasses.fields(AsyncEngineArgs)}
     for name, value in config.arguments.items():
-        if name == "chat_template_kwargs":
-            continue  # of each call
+        if name in ("chat_template_kwargs", "devices") or (name == "device_ids" and name in defaults):
+            continue  # of each call; the GPUs are in the defaults
         # lmms-eval reads -1 and 1e4 as floats.
         whole = isinstance(value, float) and value.is_integer() and "float" not in types.get(name, "")
         arguments[name] = int(value) if whole else value
     if arguments.get("max_model_len") == "auto":
         arguments["max_model_len"] = AUTOMATIC  # vLLM reads "auto" only on its own command line
-    if share is not None:
-        arguments["device_ids"] = list(share.gpus)
-        if share.utilization is not None:
-            arguments["gpu_memory_utilization"] = share.utilization
-        if arguments.pop("devices", None) is not None:  # the named GPUs hold one model together
-            copies = worker_count(config) // int(arguments.get("tensor_parallel_size") or 1)
-            arguments.setdefault("tensor_parallel_size", max(1, len(share.gpus) // copies))
     return arguments

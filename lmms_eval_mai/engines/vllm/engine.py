@@ -54,7 +54,6 @@ class VllmEngine(Engine):
         """vLLM's own parser of the thinking, if the argument `reasoning_parser` names it."""
         self.description = configuration.description
         self.shares_gpu = configuration.shares_gpu
-        self.measures = configuration.measures
         self._requested_context = configuration.max_model_len
         self.llm: Any = None
         """The `AsyncLLM`. None: the engine is not running."""
@@ -121,7 +120,7 @@ class VllmEngine(Engine):
         with start_errors(self._config, shares_gpu=self.shares_gpu):
             with engine_environment(self._pair) as machine:
                 # Anew, because vLLM writes into it.
-                configuration = configure(self._config, self._pair, machine, measure=self.measures)
+                configuration = configure(self._config, self._pair, machine)
                 self.description = configuration.description
                 processes = self._processes = Processes(configuration.vllm_config)
                 processes.wait_until_spawned()

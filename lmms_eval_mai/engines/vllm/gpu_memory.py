@@ -1,11 +1,8 @@
 """Decides on which GPUs the two models run, and how they share the memory of one GPU.
 
 With two or more GPUs each model has its own, and vLLM's own choices stay. On one GPU they share vLLM's default part of
-the memory in proportion to their weights, and vLLM chooses the longest context that fits.
-
-An engine that measures the free memory must start alone (vLLM issue #55827). So on a shared GPU each gets the size of
-its KV cache, which is computed here, and both start at the same time. Where too little is left for that, or a weight is
-not known, vLLM measures, and the engines start one after the other.
+the memory in proportion to their weights. vLLM measures what is left of a share for the KV cache, and chooses the
+longest context that fits. While it measures, no other engine may start (vLLM issue #55827).
 """
 
 from collections.abc import Sequence
@@ -23,24 +20,6 @@ for CUDA contexts (0.6 GiB for each engine)."""
 BESIDES_WEIGHTS = 4 * GIB
 """Bytes that an engine needs at least besides its weights: for images, buffers, CUDA graphs and a short KV cache. On an
 H100, 3.5 GiB were measured for the shape of Qwen3-VL-2B and 4.4 for that of 8B. It balances the shares."""
-FIXED = (1.4, 0.017)
-"""The CUDA context and the CUDA graphs of an engine need 1.4 GiB + 0.017 GiB for each GiB of weights. From the two
-engines on the H100 (vLLM 0.32, no compilation; 2026-11-26)."""
-PEAK, MEASURED_BATCH = (1.8, 0.05), 16_384
-"""A batch of 16,384 tokens needs 1.8 GiB + 0.05 GiB for each GiB of weights while it is computed. From the same two."""
-MARGIN = 1.5
-"""Factor on FIXED and PEAK. With vLLM's default compilation on an H200, after 256 questions at a time, the two engines
-together held 1.5 times as much (3.9 and 7.7 GiB), unused memory of PyTorch included (2026-11-27)."""
-LARGEST_SHARES = 0.95
-"""Both engines start at the same time if their shares together are at most this large. vLLM refuses to start if less
-memory is free than its share, and the other engine may have taken its own already."""
-LEAST_KV_TOKENS = 65_536
-"""A computed KV cache holds at least this many tokens, or the model's context: a smaller one would limit the context,
-which vLLM fits to it."""
-
-
-CHANGE_SIZE = ("quantization", "speculative_config", "enable_lora", "cpu_offload_gb")
-"""Arguments with which a model is not as large as its checkpoint, so vLLM measures the memory."""
 
 
 @dataclass(frozen=True)
@@ -64,38 +43,25 @@ def shares(pair: Sequence[EngineConfig], gpu_count: int, rank: int | None = None
         gpu_shares[config.side] = GpuShare(_gpus(config, taken, gpu_count, rank), size)
     if len(pair) < 2 or not set(gpu_shares["small"].gpus) & set(gpu_shares["large"].gpus):
         return gpu_shares
-    needs = {side: BESIDES_WEIGHTS + (share.weight_bytes or 0) for side, share in gpu_shares.items()}
-    if any(share.weight_bytes is None for share in gpu_shares.values()):
-        needs = dict.fromkeys(needs, 1)
-    for config, other in (pair, pair[::-1]):
-        share, given = (one.arguments.get("gpu_memory_utilization") for one in (config, other))
-        if share is None and given is not None and given >= USABLE:
-            raise ArgumentError(
-                f"{other.side}_gpu_memory_utilization={given:g} leaves no GPU memory to the {config.side} engine. "
-                "Lower it."
-            )
-        if share is None:
-            share = USABLE - given if given else USABLE * needs[config.side] / sum(needs.values())
-        gpu_shares[config.side] = replace(gpu_shares[config.side], utilization=round(share, 4))
-    small, large = (gpu_shares[side].utilization or 0 for side in SIDES)
-    if small + large > 1:
-        raise ArgumentError(
-            f"gpu_memory_utilization={small:g} of the small engine and {large:g} of the large one are more than the "
-            "GPU that both share. Lower them."
+    given = {config.side: config.arguments.get("gpu_memory_utilization") for config in pair}
+    small, large = (given[side] for side in SIDES)
+    if large is None:
+        if small is None:
+            needs = [BESIDES_WEIGHTS + size for side in SIDES if (size := gpu_shares[side].weight_bytes) is not None]
+            small = USABLE * (needs[0] / sum(needs) if len(needs) == 2 else 0.5)
+        large = USABLE - small
+    elif small is None:
+        small = USABLE - large
+    if min(small, large) <= 0 or small + large > 1:
+        shown = " and ".join(
+            f"{side}_gpu_memory_utilization={given[side]}" for side in SIDES if given[side] is not None
         )
-    return gpu_shares
-
-
-def kv_cache_bytes(config: EngineConfig, memory: float, share: GpuShare, batched_tokens: int) -> int | None:
-    """Return the bytes that a share leaves for the KV cache. None: not known. `memory`: of the GPU, in bytes.
-    `batched_tokens`: the most tokens of a batch."""
-    changes_size = any(config.arguments.get(name) for name in CHANGE_SIZE)
-    if share.utilization is None or share.weight_bytes is None or len(share.gpus) > 1 or changes_size:
-        return None
-    weights = share.weight_bytes / GIB
-    fixed, peak = (base + slope * weights for base, slope in (FIXED, PEAK))
-    besides = MARGIN * (fixed + peak * batched_tokens / MEASURED_BATCH) * GIB
-    return max(0, int(memory * share.utilization - share.weight_bytes - besides))
+        raise ArgumentError(
+            f"Both engines share a GPU, and {shown} leaves too little of it. Give at most 1 to both together, or less "
+            f"than {USABLE} to one of them: the other gets the rest of {USABLE}."
+        )
+    of_sides = {"small": round(small, 4), "large": round(large, 4)}
+    return {side: replace(share, utilization=of_sides[side]) for side, share in gpu_shares.items()}
 
 
 def _gpus(config: EngineConfig, taken: set[int], gpu_count: int, rank: int | None) -> tuple[int, ...]:
