@@ -1,8 +1,7 @@
 """Answer one question about your images, and print the prompt and the answer of every call to a model.
 
-There is no call store, unless the model arguments name one. With --dry-run, scripted engines take the place of the
-models. Their answers never agree, so all calls of the method are made. For a document of a task, give lmms-eval itself
---limit 1, --offset N, --log_samples and the model argument log_prompts=true.
+With --dry-run, no model is loaded, and all calls of the method are shown, as if no answers agreed. For a document of a
+task, give lmms-eval itself --limit 1, --offset N, --log_samples and the model argument log_prompts=true.
 """
 
 import argparse
@@ -11,7 +10,7 @@ import math
 from dataclasses import replace
 
 from lmms_eval_mai.cli.terminal import log_to_terminal
-from lmms_eval_mai.contract import Side
+from lmms_eval_mai.contract import Prompt
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.method.calls import decoding_of
 from lmms_eval_mai.method.run import run
@@ -40,16 +39,15 @@ def main(given: argparse.Namespace) -> None:
     asked = (given.image, given.question, given.option)
     sample = checked_question(*asked, config, gen_kwargs)()
     if given.dry_run:
-        trace = _dry_answer(config, sample)
-        _print_calls(trace, sample, dry_run=True)
-        print("Dry run: no model was loaded. If a check passes, the calls after it are not made.")
+        _print_calls(_dry_answer(config, sample), sample, dry_run=True)
+        print("Dry run: if a check passes, the calls after it are not made.")
         if config.transfer == "sparse":
             print("With a model, only the key tokens of the thinking are transferred (transfer=sparse).")
-    else:
-        with Cascade(gen_kwargs=gen_kwargs, **arguments) as mai:
-            trace = mai.ask_blocking(*asked)
-        _print_calls(trace, sample, dry_run=False)
-        _print_outcome(trace)
+        return
+    with Cascade(gen_kwargs=gen_kwargs, **arguments) as mai:
+        trace = mai.ask_blocking(*asked)
+    _print_calls(trace, sample, dry_run=False)
+    _print_outcome(trace)
 
 
 def _dry_answer(config: Config, sample: Sample) -> Trace:
@@ -60,16 +58,17 @@ def _dry_answer(config: Config, sample: Sample) -> Trace:
         attention_engine(config)  # refuses an engine that gives no attention weights
     never_agrees = replace(sample.benchmark, parse=lambda answer, doc: None)
 
-    def engine(side: Side) -> ScriptedEngine:
-        return ScriptedEngine(side, lambda prompt: Answer(f"<text of the {side} model, prompt {prompt.key.prompt}>"))
-
     async def walk() -> Trace:
-        models = {used.side: engine(used.side) for used in config.engines()}
+        models = {side: ScriptedEngine(side, _placeholder) for side in (used.side for used in config.engines())}
         for model in models.values():
             await model.start()
         return await run(replace(sample, benchmark=never_agrees), pair_of(config, models, None))
 
     return asyncio.run(walk())
+
+
+def _placeholder(prompt: Prompt) -> Answer:
+    return Answer(f"<text of the {prompt.key.side} model, prompt {prompt.key.prompt}>")
 
 
 def _print_calls(trace: Trace, sample: Sample, dry_run: bool) -> None:
@@ -81,11 +80,10 @@ def _print_calls(trace: Trace, sample: Sample, dry_run: bool) -> None:
             content = "\n".join(part.rstrip("\n") for part in message["content"])
             print(f"[{message['role']}]\n{content}")
         if not dry_run:
-            print(f"[{call.key.side} model]\n{call.text}")
             tokens = f"{call.prompt_tokens} prompt tokens ({call.cached_tokens} cached), {call.output_tokens} output"
-            sure = ""
-            if call.answer_logprob is not None:
-                sure = f", probability of the answer {math.exp(call.answer_logprob):.3f}"
+            logprob = call.answer_logprob
+            sure = "" if logprob is None else f", probability of the answer {math.exp(logprob):.3f}"
+            print(f"[{call.key.side} model]\n{call.text}")
             print(f"{tokens} tokens, {call.total_s:.2f} s, finish reason {call.finish_reason}{sure}")
         print()
 

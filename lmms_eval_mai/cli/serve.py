@@ -29,18 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="the port to listen on (default: 8000)")
     parser.add_argument("--model_args", default="", help="more model arguments (format as in lmms-eval)")
-    parser.add_argument(
-        "--gen_kwargs", default="", help="decoding arguments for requests without their own (format as in lmms-eval)"
-    )
-    parser.add_argument(
-        "--served_name", metavar="NAME", help="the name of the model in requests (default: the name of the pair)"
-    )
-    parser.add_argument(
-        "--methods", nargs="+", default=[], metavar="FILE", help="methods of your own that requests may name, as YAML"
-    )
-    parser.add_argument(
-        "--api_key_env", metavar="VARIABLE", help="the environment variable with the key that requests must have"
-    )
+    parser.add_argument("--gen_kwargs", default="", help="decoding arguments for requests without their own")
+    parser.add_argument("--served_name", metavar="NAME", help="the model's name in requests (default: the pair's)")
+    parser.add_argument("--methods", nargs="+", default=[], metavar="FILE", help="methods of your own, as YAML files")
+    parser.add_argument("--api_key_env", metavar="VARIABLE", help="the variable with the key that requests must have")
     for name in OPTIONS:
         field = Settings.model_fields[name]
         text = f"{field.description} (default: {field.default:g})"
@@ -48,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: argparse.Namespace) -> int:
-    """Run the command. Returns the exit code: 0 after SIGTERM, or 143 if the server was not ready then. Raises
-    `KeyboardInterrupt` after Ctrl-C, and a `MaiError`, also if an engine crashed and cannot be started again."""
+    """Run the command. Returns the exit code: 0 after SIGTERM, or 143 if the server was not ready then. Raises a
+    `MaiError`, also if an engine crashed and cannot be started again."""
     log_to_terminal()
     from loguru import logger
 
@@ -59,8 +51,7 @@ def main(given: argparse.Namespace) -> int:
         from lmms_eval_mai.serve.server import bind, run
         from lmms_eval_mai.serve.service import Service
     except ModuleNotFoundError as error:
-        text = f"lmms-eval-mai serve needs {error.name}. Install it with pip install 'lmms-eval-mai[serve]'."
-        raise EngineUnavailable(text) from None
+        raise EngineUnavailable(f"{error.name} is not installed. Run pip install 'lmms-eval-mai[serve]'.") from None
 
     model_args = values_of("--model_args", given.model_args)
     pair = given.pair or model_args.get("pair")
