@@ -124,6 +124,8 @@ class CascadeModel(lmms):
         """Return the evaluation that is under way. If there is none, the next one begins."""
         if self._evaluation.closed:
             self._finish()
+            if self._engines.stopped:
+                self._engines = Engines(self.config)
             self._evaluation = Evaluation(self._engines, self.config, self._store)
         return self._evaluation
 

@@ -73,25 +73,18 @@ class Cascade:
         self._engines = Engines(self.config)
         self._evaluation = Evaluation(self._engines, self.config)
         self._numbers = itertools.count()
-        self._lock = threading.Lock()
-        """Held while an evaluation takes the place of a closed one."""
 
     def start(self) -> None:
-        """Start the engines and wait until they are ready. Has no effect if they are running. Raises `EngineStartError`
-        or `StoreError`; no engine is left running then."""
-        with self._lock:
-            if self._evaluation.closed:
-                self._evaluation = Evaluation(self._engines, self.config)
-            evaluation = self._evaluation
+        """Start the engines and wait until they are ready. Has no effect if they are running. Raises
+        `EngineStartError`, also after `close`, or `StoreError`; no engine is left running then."""
         try:
-            self._engines.run(evaluation.begin({TASK: self._decoding}))
+            self._engines.run(self._evaluation.begin({TASK: self._decoding}))
         except BaseException:
-            if evaluation is self._evaluation:  # else it was closed, and another thread has started the engines again
-                self.close()
+            self.close()
             raise
 
     def close(self) -> None:
-        """Stop the engines. Questions that are not answered yet are cancelled."""
+        """Stop the engines. Questions that are not answered yet are cancelled. To start again, make a new `Cascade`."""
         self._evaluation.stop()
 
     def submit(self, image: Images, question: str, options: Sequence[str] | None = None) -> "Future[Trace]":
@@ -134,10 +127,7 @@ class Cascade:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            while not starting.done():
-                await asyncio.to_thread(self.close)  # ends the start; has no effect if its thread has not begun yet
-                await asyncio.wait([starting], timeout=0.1)
-            await asyncio.to_thread(self.close)  # if the start has ended just before
+            await asyncio.to_thread(self.close)  # ends the start
             await asyncio.gather(starting, return_exceptions=True)  # or asyncio would report its error as not retrieved
             raise
         return self

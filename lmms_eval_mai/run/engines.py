@@ -1,4 +1,4 @@
-"""The engines of a process: built, started, called and stopped on one event loop, which has a thread of its own.
+"""The engines of a run: built, started, called and stopped once, on one event loop, which has a thread of its own.
 
 vLLM's engines must be called on one and the same loop. lmms-eval calls a model several times and synchronously; in a
 notebook, its thread already runs another loop.
@@ -10,8 +10,8 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine
-from concurrent.futures import CancelledError, Future, wait
+from collections.abc import Collection, Coroutine
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from loguru import logger
@@ -44,14 +44,17 @@ class Engines:
             self.models[engine.side] = RestartedEngine(built, restarts, config.call_timeout)
         self._up: set[Side] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        """None: the engines are not running."""
-        self._stopping = Future[None]()
-        """The last stop. The next loop runs after its end."""
-        self._stopping.set_result(None)
+        """None: nothing was started yet."""
+        self._stopping: Future[None] | None = None
+        """The stop. None: nobody has stopped the engines."""
         self._starting = asyncio.Lock()
-        self._stops_at_exit = False
         self._lock = threading.Lock()
-        """Held while work is given to the loop, and while the loop is replaced: `stop` cancels all work on it."""
+        """Held while work is given to the loop: `stop` cancels all work on it."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether they were stopped. They are not started again."""
+        return self._stopping is not None
 
     async def start(self, sides: Collection[Side] = SIDES) -> None:
         """Start those of these engines that do not run yet, and wait until they are ready. On a GPU that both share,
@@ -77,19 +80,24 @@ class Engines:
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine to its end on the event loop, which is started if it does not run. Raises
-        `EngineStartError` if `stop` has cancelled it."""
+        `EngineStartError` if the engines were stopped before or meanwhile."""
         with self._lock:
-            future = asyncio.run_coroutine_threadsafe(work, self._loop or self._started_loop())
+            if self._loop is None and self._stopping is None:
+                self._loop = _started_loop(self)
+            future = None if self._stopping is not None else asyncio.run_coroutine_threadsafe(work, self._loop)  # type: ignore[arg-type]
         try:
-            return result_of(future)
+            if future is not None:
+                return result_of(future)
+            work.close()
         except CancelledError:
-            raise EngineStartError("The engines were stopped while they started or answered.") from None
+            pass
+        raise EngineStartError("The engines were stopped. Make a new object to start them again.")
 
     def submit(self, work: Coroutine[Any, Any, R]) -> "Future[R]":
         """Start a coroutine on the event loop and return its future. To cancel the future cancels the coroutine, and
         `stop` cancels both. Raises `EngineNotRunning` before `start` and after `stop`."""
         with self._lock:
-            if self._loop is None:
+            if self._loop is None or self._stopping is not None:
                 work.close()
                 raise EngineNotRunning(
                     "The engines are not running: ask inside `async with Cascade(...)` or `with Cascade(...)`, or call "
@@ -102,49 +110,39 @@ class Engines:
         for side in self._up:
             self.run(self.models[side].engine.clear_caches())
 
-    def stop(self, then: Callable[[], object] = lambda: None) -> None:
-        """Cancel what runs, a start too, and stop the engines. They can be started again. `then`: called at the end,
-        before another start or stop."""
+    def stop(self) -> None:
+        """Cancel what runs, a start too, and stop the engines. Returns when they have ended, also if another thread
+        has stopped them."""
         with self._lock:
-            loop, self._loop = self._loop, None
-            if loop is not None:
-                self._stopping = asyncio.run_coroutine_threadsafe(self._close_all(then), loop)
-                self._stopping.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
-            elif self._stopping.done():
-                then()
-                return
-            stopping = self._stopping
-        stopping.result()
-        if loop is None:  # it was the stop of another thread
-            self.stop(then)
+            if self._stopping is None:
+                self._stopping = stopping = Future[None]()
+                if (loop := self._loop) is None:
+                    stopping.set_result(None)
+                else:
+                    self._stopping = asyncio.run_coroutine_threadsafe(self._close_all(), loop)
+                    self._stopping.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+        self._stopping.result()
 
-    def _started_loop(self) -> asyncio.AbstractEventLoop:
-        """Start a loop in a thread of its own, and let the end of this process stop the engines. They need threads to
-        stop, and in functions of `atexit` Python starts no more threads. A child that this process forks must not stop
-        them."""
-        loop = asyncio.new_event_loop()
-        threading.Thread(target=_run_loop, args=(loop, self._stopping), name="mai-loop", daemon=True).start()
-        self._loop, self._starting = loop, asyncio.Lock()
-        if not self._stops_at_exit:
-            self._stops_at_exit, process = True, os.getpid()
-            # A private function, which concurrent.futures uses for the same purpose since Python 3.9.
-            threading._register_atexit(lambda: self.stop() if os.getpid() == process else None)  # type: ignore[attr-defined]
-        return loop
-
-    async def _close_all(self, then: Callable[[], object]) -> None:
+    async def _close_all(self) -> None:
         await _cancel_others()  # an engine that is closed during a call would be restarted
         closing = (model.close() for model in self.models.values())
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, Exception):
                 logger.warning(f"mai_cascade: an engine did not stop cleanly: {outcome}")
         await _cancel_others()
-        self._up.clear()
-        then()
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop, after: "Future[None]") -> None:
-    """Run a loop until it is stopped. The loop begins when the stop `after` has ended."""
-    wait([after])
+def _started_loop(engines: Engines) -> asyncio.AbstractEventLoop:
+    """Start a loop in a thread of its own, and let the end of this process stop the engines. They need threads to stop,
+    and in functions of `atexit` Python starts no more threads. A child that this process forks must not stop them."""
+    loop, process = asyncio.new_event_loop(), os.getpid()
+    threading.Thread(target=_run_loop, args=[loop], name="mai-loop", daemon=True).start()
+    # A private function, which concurrent.futures uses for the same purpose since Python 3.9.
+    threading._register_atexit(lambda: engines.stop() if os.getpid() == process else None)  # type: ignore[attr-defined]
+    return loop
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
     loop.close()
 

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import importlib.metadata
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -52,6 +53,7 @@ class Evaluation:
         """The keys of the doubts (`doubts.py`) that the user knows."""
         self._has_probability = False
         """Whether an engine has reported a probability, which a stop with `sure` needs."""
+        self._closing = threading.Lock()
         self._slots = asyncio.Semaphore(config.max_open_samples)
         """Limits the open samples of `run_one`."""
         self._keys: set[SampleKey] = set()
@@ -140,13 +142,17 @@ class Evaluation:
     def close(self) -> None:
         """Close the store. Its file stays, and the engines stay up. No further sample can be run. If samples still run,
         call `stop` instead."""
-        self.closed = True
-        if self._store is not None and self._owns_store:
-            self._store.close()
+        with self._closing:
+            self.closed = True
+            if self._store is not None and self._owns_store:
+                self._store.close()
 
     def stop(self) -> None:
         """Stop the engines and close the store."""
-        self._engines.stop(then=self.close)  # a `begin` in another thread is cancelled, or comes later and is refused
+        try:
+            self._engines.stop()  # a `begin` in another thread is cancelled, or comes later and is refused
+        finally:
+            self.close()
 
     def complete(self) -> None:
         """Close the store and remove its file, because the results of the run are saved. Calling it again has no

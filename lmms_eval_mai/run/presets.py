@@ -55,9 +55,14 @@ def _read(pair: Any, path: Path) -> dict[str, Any]:
 
 
 def _as_in_model_args(value: Any) -> Any:
-    """Return a value as lmms-eval passes it: the text "8" as a number, a date as text, a nested value as text."""
-    from lmms_eval.utils import handle_arg_string  # takes seconds
-
+    """Return a value as lmms-eval's `handle_arg_string` does, whose import takes seconds: the text "8" as a number, and
+    dates and nested values as text."""
     if isinstance(value, dict | list):
         return json.dumps(value, default=str)
-    return value if value is None or isinstance(value, int | float) else handle_arg_string(str(value))
+    if value is None or isinstance(value, int | float):
+        return value
+    text = str(value)
+    try:
+        return int(text) if text.isnumeric() else float(text)
+    except ValueError:
+        return {"true": True, "false": False}.get(text.lower(), text)

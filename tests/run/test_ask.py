@@ -99,16 +99,19 @@ def test_wrong_question_is_refused_at_once(world: World, question: Any) -> None:
         mai.submit(*question)
 
 
-def test_engines_that_are_not_running_answer_nothing_until_they_are_started(world: World) -> None:
+def test_engines_answer_from_their_start_to_their_end_and_are_not_started_again(world: World) -> None:
     mai = world.cascade()
-    for _ in range(2):  # it can be started again
-        with pytest.raises(EngineCrashed, match="are not running"):
-            mai.ask_blocking(IMAGE, QUESTION)
+    with pytest.raises(EngineCrashed, match="are not running"):
+        mai.ask_blocking(IMAGE, QUESTION)
+    mai.start()
+    mai.start()
+    assert mai.ask_blocking(IMAGE, QUESTION).text == "yes"
+    mai.close()
+    mai.close()
+    with pytest.raises(EngineCrashed, match="are not running"):
+        mai.ask_blocking(IMAGE, QUESTION)
+    with pytest.raises(EngineStartError, match="Make a new object"):
         mai.start()
-        mai.start()
-        assert mai.ask_blocking(IMAGE, QUESTION).text == "yes"
-        mai.close()
-        mai.close()
     with pytest.raises(EngineStartError, match=r"127\.0\.0\.1:9"), Cascade(**CLOSED, retry_for=0.1):
         pass
 

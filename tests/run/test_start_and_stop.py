@@ -76,7 +76,7 @@ def use(engines: Engines, *replacements: ScriptedEngine) -> None:
         (True, ["small begins", "small is ready", "large begins", "large is ready"]),
     ],
 )
-def test_engines_start_at_the_same_time_unless_they_share_a_gpu_also_after_a_stop(
+def test_engines_start_at_the_same_time_unless_they_share_a_gpu(
     engines: Engines, steps: list[str], shares_gpu: bool, expected: list[str]
 ) -> None:
     slow = [SlowEngine(side, steps) for side in SIDES]
@@ -93,12 +93,12 @@ def test_engines_start_at_the_same_time_unless_they_share_a_gpu_also_after_a_sto
         may_start.set()
         await task
 
-    for _ in range(2):
-        steps.clear()
-        engines.run(start())
+    engines.run(start())
+    engines.run(engines.start())
+    assert steps == expected
+    engines.stop()
+    with pytest.raises(EngineStartError, match="Make a new object"):
         engines.run(engines.start())
-        assert steps == expected
-        engines.stop()
 
 
 @pytest.mark.parametrize("begin", [Engines.start, lambda engines: Evaluation(engines, engines.config).begin({})])
@@ -113,13 +113,13 @@ def test_stop_during_a_start_cancels_it_and_leaves_no_engine_running(
         engines.stop()
         expected = [f"{side} {step}" for side in slow for step in ("begins", "is cancelled", "is closed")]
         assert sorted(steps) == sorted(expected)
-        with pytest.raises(EngineStartError, match="were stopped while they started"):
+        with pytest.raises(EngineStartError, match="were stopped"):
             starting.result()
     with pytest.raises(EngineCrashed, match="not running"):
         engines.submit(asyncio.sleep(0))
 
 
-def test_a_stop_goes_on_after_ctrl_c_and_the_next_start_waits_for_its_end(engines: Engines, steps: list[str]) -> None:
+def test_a_stop_goes_on_after_ctrl_c_and_the_next_one_waits_for_its_end(engines: Engines, steps: list[str]) -> None:
     class Interrupts(SlowEngine):
         async def close(self) -> None:
             main = threading.main_thread().ident
@@ -131,15 +131,10 @@ def test_a_stop_goes_on_after_ctrl_c_and_the_next_start_waits_for_its_end(engine
 
     use(engines, Interrupts("small", steps, waits=False))
     engines.run(engines.start(["small"]))
-    steps.clear()
-    with pytest.raises(KeyboardInterrupt):
-        engines.stop()
-    engines.run(engines.start(["small"]))
-    assert steps == ["small is closed", "small begins", "small is ready"]
     with pytest.raises(KeyboardInterrupt):
         engines.stop()
     engines.stop()
-    assert steps[3:] == ["small is closed"]
+    assert steps == ["small begins", "small is ready", "small is closed"]
 
 
 @pytest.mark.slow
@@ -150,18 +145,16 @@ def test_starts_and_stops_of_several_threads_leave_no_engine_running_and_no_stor
     script = write_script("l", [{**record, "doc_id": number} for number in range(400)])
     rng = random.Random(1)
     for store in ("off", tmp_path / "store"):
-        mai = Cascade(engine="scripted", method="large", large=script, store=store)
-        engine: Any = mai._engines.models["large"].engine
-        with ThreadPoolExecutor(4) as threads:
-            for _ in range(100):
-                work = rng.sample([mai.start, mai.close] * 2 + [functools.partial(mai.submit, None, "Is it red?")], 4)
+        for _ in range(100):
+            mai = Cascade(engine="scripted", method="large", large=script, store=store)
+            engine: Any = mai._engines.models["large"].engine
+            work = rng.sample([mai.start, mai.close] * 2 + [functools.partial(mai.submit, None, "Is it red?")], 4)
+            with ThreadPoolExecutor(4) as threads:
                 for done in [threads.submit(one) for one in work]:
                     error = done.exception(10)
                     assert error is None or isinstance(error, EngineStartError | EngineNotRunning)
-                mai.start() if rng.random() < 0.1 else mai.close()
-                assert (engine._slots is None) == mai._evaluation.closed
-        mai.close()
-        assert engine._slots is None and mai._engines._loop is None
+            mai.close()
+            assert engine._slots is None and mai._evaluation.closed
 
 
 def test_a_failed_start_cancels_the_start_of_the_other_engine(engines: Engines, steps: list[str]) -> None:
