@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from lmms_eval_mai.analysis.calibrate.choice import accepts, place_of
+from lmms_eval_mai.analysis.calibrate.choice import accepts, threshold_index
 from lmms_eval_mai.analysis.calibrate.losses import BASELINES, THRESHOLDS, Promise
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE_DIRECT
 
@@ -117,11 +117,11 @@ def populations() -> dict[str, Population]:
 
 def row(name: str, planted: Population, number: int, samples: int) -> str:
     """Return the row of a population with samples of `number` images."""
-    random, places = np.random.default_rng(number), []
+    random, indexes = np.random.default_rng(number), []
     for _ in range(samples):
         chosen = random.integers(planted.values.shape[1], size=number)
-        places.append(place_of(planted.values[:, chosen], planted.is_exact, PROMISE))
-    made = np.array([place for place in places if place is not None], dtype=int)
+        indexes.append(threshold_index(planted.values[:, chosen], planted.is_exact, PROMISE))
+    made = np.array([index for index in indexes if index is not None], dtype=int)
     refused = 100 * (1 - len(made) / samples)
     true = planted.values.mean(axis=1)[made], planted.per_question[made]
     false, of_questions = (100 * float((loss > PROMISE.max_loss).sum()) / samples for loss in true)
@@ -143,7 +143,7 @@ def looks(draw: Callable[[int], Array]) -> dict[str, list[Array]]:
 
 def print_looks(samples: int) -> None:
     """Print the table of `--looks`."""
-    print("| gains, % | what | false, % | false with --looks, % |")
+    print("| gains, % | what | false, % | false with 1 - 5%/N, % |")
     print("|---:|---|---:|---:|")
     for gain in (0.0, 0.0057, 0.05):
         losses, random = at_the_limit(gain).values[0], np.random.default_rng(11)
@@ -152,7 +152,7 @@ def print_looks(samples: int) -> None:
             number = len(drawn[0][name])
             false = [
                 sum(any(accepts(one, True, promise) for one in sample[name]) for sample in drawn)
-                for promise in (PROMISE, replace(PROMISE, looks=number))
+                for promise in (PROMISE, replace(PROMISE, confidence=1 - PROMISE.level / number))
             ]
             shown = [f"{100 * one / samples:.1f}" for one in false]
             print(f"| {100 * gain:g} | {name} | {shown[0]} | {shown[1] if number > 1 else ''} |", flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lmms_eval_mai.analysis.calibrate.choice import place_of
+from lmms_eval_mai.analysis.calibrate.choice import threshold_index
 from lmms_eval_mai.analysis.calibrate.losses import BASELINES, THRESHOLDS, Losses, Promise, losses_of_runs
 from lmms_eval_mai.analysis.tables import build
 from lmms_eval_mai.method.methods import METHODS
@@ -20,18 +20,18 @@ BASELINE = {"mai_confidence": "full-rt", "mai_confidence_direct": "full-rt", "ow
 def row(name: str, found: Losses, promise: Promise, number: int, splits: int) -> str:
     """Return the row of one method with `number` documents that choose."""
     random, documents = np.random.default_rng(number), found.values.shape[1]
-    places, lost = [], []
+    indexes, lost = [], []
     for _ in range(splits):
         order = random.permutation(documents)
-        place = place_of(found.values[:, order[:number]], found.is_exact, promise)
-        if place is not None:
-            places.append(place)
-            lost.append(100 * found.values[place, order[number:]].mean())
+        index = threshold_index(found.values[:, order[:number]], found.is_exact, promise)
+        if index is not None:
+            indexes.append(index)
+            lost.append(100 * found.values[index, order[number:]].mean())
     refused = f"| {name} | {BASELINE[name]} | {number:,} | {100 * (1 - len(lost) / splits):.1f} |"
     if not lost:
         return f"{refused} | | | | |"
     above = sum(loss > 100 * promise.max_loss for loss in lost) / splits
-    middle, exits = THRESHOLDS[int(np.median(places))], 100 * found.first_check[places].mean()
+    middle, exits = THRESHOLDS[int(np.median(indexes))], 100 * found.first_check[indexes].mean()
     return f"{refused} {middle:.3g} | {exits:.1f} | {np.mean(lost):.2f} | {max(lost):.2f} | {100 * above:.1f} |"
 
 

@@ -30,6 +30,12 @@ COMMANDS = {
     "serve": "answer chat requests over HTTP",
 }
 """Command -> its line in the help of `lmms-eval-mai`."""
+GONE = {
+    "calibrate --labels": "give runs with scores, or --loss answers, which needs no gold answers.",
+    "calibrate --to_label": "give runs with scores, or --loss answers, which needs no gold answers.",
+    "calibrate --looks": "for N looks, give --confidence 1 - (1 - P)/N at each, such as 0.975 for two looks at 95%.",
+}
+"""Command and option of an earlier version -> what to do instead. It goes with the next release."""
 EXIT_CODES = "The exit code is 1 after an error or a problem, 2 after a wrong option, and 130 after Ctrl-C."
 
 
@@ -51,6 +57,8 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments, others = parser.parse_known_args(given)
     known = re.findall(r"--[\w-]+", commands.choices.get(arguments.command, parser).format_usage())
     for option in others:
+        if instead := GONE.get(f"{name} {option.partition('=')[0]}"):
+            parser.error(f"{option} has gone: {instead}")
         near = difflib.get_close_matches(option.partition("=")[0], known, n=1, cutoff=0.85)
         if near or name != "doctor":  # which takes a whole command of lmms-eval
             parser.error(f"{option} is unknown.{f' Did you mean {near[0]}?' if near else ''}")

@@ -34,23 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="score",
         help="answers: a question is lost if its answer differs from the baseline's; needs no gold answers",
     )
-    add("--to_label", type=Path, metavar="FILE", help="only write the documents that need a gold answer next")
-    completed = "files of --to_label with `gold` filled in; the scores of the runs are not used"
-    add("--labels", type=Path, nargs="+", metavar="FILE", help=completed)
-    add(
-        "--looks",
-        type=int,
-        default=1,
-        metavar="N",
-        help="how often you will calibrate, decided before the first time; default: 1",
-    )
     add("--output", type=Path, default="min_confidence.json", metavar="FILE", help="default: %(default)s")
 
 
 def main(given: argparse.Namespace) -> int:
     """Print the thresholds and write the file. Returns 1 if no threshold keeps the promise. Raises a `MaiError`."""
-    from lmms_eval_mai.analysis.calibrate import labels, losses
-    from lmms_eval_mai.analysis.calibrate.choice import choice_table, choose, promised, refusal, to_label
+    from lmms_eval_mai.analysis.calibrate import losses
+    from lmms_eval_mai.analysis.calibrate.choice import choice_table, choose, promised, refusal
     from lmms_eval_mai.analysis.report import Report
     from lmms_eval_mai.analysis.tables import build
     from lmms_eval_mai.analysis.tables.formats import markdown
@@ -59,21 +49,13 @@ def main(given: argparse.Namespace) -> int:
     runs = build.read(given.folders)
     for gap in runs.gaps:
         tell(gap)
-    golds = labels.read(given.labels or ()) if given.labels or given.to_label else None
-    choices = [choose(one, promise) for one in losses.losses_of_runs(runs, promise, golds)]
-    if given.to_label is not None:
-        listed = [(choice.losses.run, to_label(choice, promise)) for choice in choices]
-        number = labels.write(given.to_label, listed)
-        print(f"Wrote {given.to_label}: {number:,} documents need a gold answer.")
-        return 0
+    choices = [choose(one, promise) for one in losses.losses_of_runs(runs, promise)]
     print(markdown(Report(tuple(choice_table(choices, promise)))))
     for choice in choices:
         if choice.losses.run.is_part:
             tell(f"{choice.benchmark}: --limit or --offset chose the documents. Kinds that are not here may lose more.")
         if refused := refusal(choice, promise):
             tell(refused)
-        elif choice.may_go_on:
-            tell(f"{choice.benchmark}: more gold answers may lower the threshold. --to_label lists the next documents.")
     chosen = [choice for choice in choices if choice.threshold is not None]
     if not chosen:
         return 1
@@ -92,22 +74,17 @@ def _promise(given: argparse.Namespace) -> "Promise":
 
     if not 0 < given.max_loss < 100:
         raise ArgumentError(f"--max_loss {given.max_loss:g} is invalid: expected points above 0 and below 100.")
-    if not 0.5 <= given.confidence <= 0.995:
-        raise ArgumentError(f"--confidence {given.confidence:g} is invalid: expected 0.5 to 0.995.")
-    if given.looks < 1:
-        raise ArgumentError(f"--looks {given.looks} is invalid: expected 1 or more.")
+    if not 0.5 <= given.confidence < 1:
+        raise ArgumentError(f"--confidence {given.confidence:g} is invalid: expected 0.5 or more, and below 1.")
     method = files.load(given.method)
     if sum(bool(stop.sure) and stop.min_confidence is None for stop in method.stops) != 1:
         raise ArgumentError(f"--method {given.method} must have one stop with `sure` and no threshold of its own.")
-    if given.loss == "answers" and (given.labels or given.to_label):
-        raise ArgumentError("--loss answers needs no gold answers: leave --labels and --to_label out.")
     return Promise(
         method=method,
         max_loss=given.max_loss / 100,
         confidence=given.confidence,
         baseline=BASELINES[given.against or ("full-rt" if "small" in method.sides else "large-r")],
         loss=given.loss,
-        looks=given.looks,
     )
 
 

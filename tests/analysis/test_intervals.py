@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy import stats
+
 from lmms_eval_mai.analysis.intervals import (
     Statistic,
     betting_p_value,
@@ -21,7 +23,6 @@ from lmms_eval_mai.analysis.intervals import (
     share,
     swap_test,
 )
-from scipy import stats
 
 
 def test_means_have_students_interval() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from lmms_eval_mai.analysis.intervals import mcnemar
 
+from lmms_eval_mai.analysis.intervals import mcnemar
 from lmms_eval_mai.analysis.runs.metrics import Comparison, compare, difference, plain, score
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from lmms_eval_mai.analysis.intervals import holm
 from scipy import stats
 from support.folders import Answers, World
 from support.worlds import write_all
 
+from lmms_eval_mai.analysis.intervals import holm
 from lmms_eval_mai.analysis.report import Report
 from lmms_eval_mai.analysis.tables.build import report
 from lmms_eval_mai.analysis.tables.formats import frame

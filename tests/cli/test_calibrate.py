@@ -14,7 +14,7 @@ from support.folders import Answers, World
 from support.logs import logged
 from support.own_command import refusal, run_command
 
-from lmms_eval_mai.analysis.calibrate.choice import Choice, accepts, place_of
+from lmms_eval_mai.analysis.calibrate.choice import Choice, accepts, threshold_index
 from lmms_eval_mai.analysis.calibrate.losses import BASELINES, THRESHOLDS, Promise, losses_of_runs
 from lmms_eval_mai.analysis.runs.replay import replay
 from lmms_eval_mai.analysis.tables.build import read
@@ -106,7 +106,6 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written(tmp_path: Path
         ("mai_confidence_direct", [], "mai full_rt"),
         ("mai_confidence_direct", [], "large_s full_rt"),
         ("mai_confidence", ["--against", "large-r"], "mai full_rt large_r"),
-        ("mai_confidence", ["--looks", "2"], "mai full_rt"),
         ("mai_confidence", ["--loss", "answers"], "mai full_rt"),
     ],
 )
@@ -120,9 +119,7 @@ def test_each_method_has_a_threshold_of_its_own_and_a_run_of_another_one_refuses
     assert code == 0, error
     threshold = chosen(tmp_path, Path(method).stem)["shapes"]
     assert 0.5 <= threshold <= 0.65 and repr(threshold) in out
-    assert ("2 looks together" in out) == ("--looks" in options) and ("answers that differ" in out) == (
-        "answers" in options
-    )
+    assert ("answers that differ" in out) == ("answers" in options)
     base = {"engine": "scripted", "small": "a", "large": "b", "min_confidence": str(file)}
     assert parse({**base, "method": given}).thresholds.of("shapes") == threshold
     with pytest.raises(ArgumentError, match="has the thresholds of"):
@@ -213,9 +210,11 @@ def test_useless_probabilities_choose_the_safest_thresholds(tmp_path: Path, caps
     assert (random > threshold).mean() < 0.05
 
 
-@pytest.mark.parametrize(("number", "looks", "is_promised"), [(298, 1, 0), (299, 1, 1), (299, 2, 0), (500, 2, 1)])
-def test_each_further_look_needs_more_documents_for_the_same_promise(number: int, looks: int, is_promised: int) -> None:
-    promise = Promise(MAI_CONFIDENCE_DIRECT, 0.01, 0.95, BASELINES["full-rt"], looks=looks)
+@pytest.mark.parametrize(
+    ("number", "confidence", "is_promised"), [(298, 0.95, 0), (299, 0.95, 1), (299, 0.975, 0), (500, 0.975, 1)]
+)
+def test_a_higher_confidence_needs_more_documents(number: int, confidence: float, is_promised: int) -> None:
+    promise = Promise(MAI_CONFIDENCE_DIRECT, 0.01, confidence, BASELINES["full-rt"])
     assert accepts(np.zeros(number), True, promise) == is_promised
 
 
@@ -234,7 +233,7 @@ def test_nothing_below_the_loss_of_the_documents_that_choose_is_promised(is_exac
     promise, random, promised = Promise(MAI_CONFIDENCE, 0.01, 0.5, BASELINES["full-rt"]), np.random.default_rng(0), 0
     for _ in range(200):  # bets may be won before the losses come
         losses = (random.random((1, 400)) < 0.015).astype(float)
-        if place_of(losses, is_exact, promise) is not None:
+        if threshold_index(losses, is_exact, promise) is not None:
             assert losses.mean() <= 0.01
             promised += 1
     assert promised
@@ -249,61 +248,6 @@ def test_without_the_second_check_a_threshold_is_found_where_that_check_loses_to
     arguments = ("--output", tmp_path / "file.json", "--method", "mai_confidence_direct")
     code, out, _ = run_command(capsys, "calibrate", tmp_path / "runs", *arguments)
     assert code == 0 and chosen(tmp_path, "mai_confidence_direct")["shapes"] > 0.5, out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--method", "mai_confidence_direct"],
-        pytest.param([], marks=pytest.mark.long),
-        pytest.param(["--method", "own_thinking"], marks=pytest.mark.long),
-    ],
-)
-def test_labels_are_asked_for_until_more_cannot_lower_the_threshold(
-    tmp_path: Path, capsys: Any, task_manager: Any, options: list[str]
-) -> None:
-    documents, random = world(1500).documents, np.random.default_rng(3)
-    for index in range(0, 1500, 5):  # half of the shared guesses are right
-        documents[index] = replace(documents[index], gold=str(random.choice(["blue", "red"])))
-    made = World("shapes", documents)
-    assert calibrate(tmp_path, made, capsys, *options)[0] == 0
-    method = options[-1] if options else "mai_confidence"
-    expected, known, asked = chosen(tmp_path, method), [], set()
-    nobody = replace(made, documents=[replace(one, gold="?") for one in documents], score=lambda answer, gold: 0.0)
-    write(nobody, tmp_path / "runs")
-    arguments = ("calibrate", tmp_path / "runs", "--output", tmp_path / "file.json", *options)
-    for number in range(3):
-        file, labels = tmp_path / f"{number}.jsonl", ["--labels", *known] if known else []
-        code, _, err = run_command(capsys, *arguments, *labels, "--to_label", file)
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
-        assert code == 0, err
-        assert all(line["answers"] == ["blue", "red"] and line["question"] == "A question?" for line in lines)
-        new = {line["doc_id"] for line in lines}
-        assert not new & asked and new <= set(range(0, 1500, 5))
-        golds = ({**line, "gold": documents[line["doc_id"]].gold} for line in lines)
-        file.write_text("".join(json.dumps(line) + "\n" for line in golds))
-        assert bool(lines) == (number < 2)
-        asked |= new
-        known.append(str(file))
-        code, _, _ = run_command(capsys, *arguments, "--labels", *known)
-        assert code == 0 and chosen(tmp_path, method)["shapes"] >= expected["shapes"]
-    assert len(asked) < 150  # of 300 documents whose answers differ
-    assert chosen(tmp_path, method) == expected
-
-
-def test_without_a_needed_label_the_tests_end(tmp_path: Path, capsys: Any, task_manager: Any) -> None:
-    file = tmp_path / "labels.jsonl"
-    made = World("shapes", [replace(LOST, gold="?"), *world(20).documents] * 30)  # the second check needs labels
-    made = replace(made, score=lambda answer, gold: 0.0)
-    calibrate(tmp_path, made, capsys, "--to_label", file)
-    needed = {json.loads(line)["doc_id"] for line in file.read_text().splitlines()}
-    assert needed >= set(range(0, 630, 21))
-    arguments = ("calibrate", tmp_path / "runs", "--output", tmp_path / "file.json", "--labels", file)
-    assert run_command(capsys, *arguments)[0] == 1 and not (tmp_path / "file.json").exists()
-    code, _, err = run_command(capsys, *arguments, "--method", "mai_confidence_direct")
-    assert code == 0, err
-    assert chosen(tmp_path, "mai_confidence_direct")["shapes"] > 0.6  # the first differing answer has less
 
 
 def test_traces_of_a_server_with_both_methods_are_calibrated_without_gold_answers(
@@ -357,11 +301,8 @@ def test_images_are_the_units_and_unknown_ones_are_refused(tmp_path: Path, capsy
         (["pairs"], "bigger"),
         (["alone", "--max_loss", "0"], "--max_loss 0"),
         (["alone", "--confidence", "1"], "--confidence 1"),
-        (["alone", "--looks", "0"], "--looks 0"),
         (["alone", "--method", "mai"], "--method mai"),
         (["alone", "--method", "none.yaml"], "none.yaml"),
-        (["alone", "--loss", "answers", "--labels", "x"], "--labels"),
-        (["alone", "--labels", "nowhere.jsonl"], "nowhere.jsonl"),
         (["nowhere"], "nowhere"),
     ],
 )

@@ -33,6 +33,7 @@ def test_help_imports_nothing_slow(command: str) -> None:
         (["reproduce", "--paper", "qwen"], "--output_path"),
         (["reproduce", "--paper", "gpt", "--output_path", "x"], "--paper"),
         (["calibrate", "--max_loss", "1"], "DIR"),
+        (["calibrate", "x", "--looks=2"], "--confidence"),
     ],
 )
 def test_unknown_missing_and_contradicting_options_end_with_code_2(

@@ -2,19 +2,19 @@
 
 Learn then Test (Angelopoulos et al., arXiv 2110.01052) with a fixed sequence: the thresholds are tested one after
 another, from the safest to the cheapest, until one test fails. The last one before it is chosen. The sequence does not
-depend on the documents, so no correction for its length is needed. The tests are in `statistics`: an exact one for
+depend on the documents, so no correction for its length is needed. The tests are in `intervals`: an exact one for
 answers that are right or wrong, with one question about each image, and bets for all others.
 
 What is promised: with the given confidence, the expected loss of the chosen threshold on other images of the same kinds
 in the same shares is at most `max_loss`. The loss of an image is the mean over the questions about it.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from lmms_eval_mai.analysis import intervals
 from lmms_eval_mai.analysis.calibrate.losses import THRESHOLDS, Losses, Promise
@@ -29,8 +29,8 @@ class Choice:
     """The threshold that some documents choose."""
 
     losses: Losses
-    place: int | None
-    """The place of the threshold in `THRESHOLDS`. None: no threshold keeps the promise."""
+    index: int | None
+    """The index of the threshold in `THRESHOLDS`. None: no threshold keeps the promise."""
 
     @property
     def benchmark(self) -> str:
@@ -40,18 +40,12 @@ class Choice:
     @property
     def threshold(self) -> float | None:
         """The threshold. None: no threshold keeps the promise."""
-        return None if self.place is None else THRESHOLDS[self.place]
-
-    @property
-    def may_go_on(self) -> bool:
-        """Whether more gold answers may lower the threshold: no test has failed before the first missing one."""
-        tested = 0 if self.place is None else self.place + 1
-        return tested == self.losses.labelled < len(THRESHOLDS)
+        return None if self.index is None else THRESHOLDS[self.index]
 
     @property
     def loss(self) -> Estimate:
         """The loss at the threshold, or at the safest one, in points."""
-        values = self.losses.values[self.place or 0]
+        values = self.losses.values[self.index or 0]
         if self.losses.is_exact:
             counts = int((values > 0).sum()), int((values < 0).sum())
             return metrics.estimate(intervals.paired_share_difference(*counts, len(values)))
@@ -63,7 +57,7 @@ class Choice:
         """The share of the documents that finish at the first check, and the ends of the band that holds at all
         thresholds at once, with a confidence of 95% (Dvoretzky, Kiefer and Wolfowitz)."""
         half = math.sqrt(math.log(2 / (1 - intervals.LEVEL)) / (2 * self.losses.values.shape[1]))
-        share = float(self.losses.first_check[self.place or 0])
+        share = float(self.losses.first_check[self.index or 0])
         return share, max(share - half, 0), min(share + half, 1)
 
     @property
@@ -75,7 +69,7 @@ class Choice:
     @property
     def tokens(self) -> Estimate:
         """Output tokens for one document, and those at the ends of the band of exits."""
-        value, later, (share, low, high) = self.losses.tokens[self.place or 0], self.losses.later_tokens, self.band
+        value, later, (share, low, high) = self.losses.tokens[self.index or 0], self.losses.later_tokens, self.band
         return Estimate(value, self.losses.documents, value - (high - share) * later, value + (share - low) * later)
 
 
@@ -89,32 +83,17 @@ def accepts(losses: Array, is_exact: bool, promise: Promise) -> bool:
     return intervals.betting_p_value(losses, promise.max_loss) <= promise.level
 
 
-def place_of(values: Array, is_exact: bool, promise: Promise) -> int | None:
-    """Return the place of the last threshold before a test fails. None: the first one fails. `values`: threshold x
+def threshold_index(values: Array, is_exact: bool, promise: Promise) -> int | None:
+    """Return the index of the last threshold before a test fails. None: the first one fails. `values`: threshold x
     image."""
-    place = None
-    for number, losses in enumerate(values):
-        if not accepts(losses, is_exact, promise):
-            break
-        place = number
-    return place
+    accepted = itertools.takewhile(lambda losses: accepts(losses, is_exact, promise), values)
+    number = sum(1 for _ in accepted)
+    return number - 1 if number else None
 
 
 def choose(losses: Losses, promise: Promise) -> Choice:
-    """Return the cheapest threshold that keeps the promise. The tests end before the first threshold that needs a
-    missing gold answer: a sequence of tests that ends early promises less often, never too much."""
-    return Choice(losses, place_of(losses.values[: losses.labelled], losses.is_exact, promise))
-
-
-def to_label(choice: Choice, promise: Promise) -> pd.DataFrame:
-    """Return the answers to the documents to label next. From the safest threshold on, documents whose answer differs
-    from the baseline's are collected, until there are twice as many as the allowed loss permits. Empty: more gold
-    answers cannot lower the threshold."""
-    places = choice.losses.unlabelled.sort_values()
-    if not choice.may_go_on:
-        return choice.losses.answers.loc[[]]
-    number = min(math.ceil(2 * promise.max_loss * choice.losses.documents), len(places))
-    return choice.losses.answers.loc[places.index[places <= places.iloc[number - 1]]]
+    """Return the cheapest threshold that keeps the promise."""
+    return Choice(losses, threshold_index(losses.values, losses.is_exact, promise))
 
 
 def points(value: float) -> str:
@@ -130,36 +109,26 @@ def promised(promise: Promise, choices: Sequence[Choice]) -> str:
     bound = f"score{unit} is at most {points(share)} below that of {baseline}"
     if promise.loss == "answers":
         bound = f"share of answers{unit} that differ from those of {baseline} is at most {share:g}%"
-    looks = "each threshold by itself"
-    if promise.looks > 1:
-        looks = f"{promise.looks} looks together (each benchmark is one)"
     is_pope = any(choice.benchmark == "pope" for choice in choices)
     return (
         f"With a confidence of {100 * promise.confidence:g}%, the expected {bound} on other documents of the same "
-        f"kinds in the same shares. This holds for {looks}, for this pair of models, and not for the documents that "
-        f"chose it.{' On POPE, the score is the accuracy, not F1.' * is_pope}"
+        f"kinds in the same shares. This holds for each threshold by itself, for this pair of models, and not for the "
+        f"documents that chose it.{' On POPE, the score is the accuracy, not F1.' * is_pope}"
     )
 
 
 def refusal(choice: Choice, promise: Promise) -> str | None:
     """Return why no threshold keeps the promise, as a sentence. None: one does."""
-    if choice.place is not None:
+    if choice.index is not None:
         return None
-    if not choice.losses.labelled:
-        return (
-            f"{benchmark_name(choice.benchmark)}: --labels has not all gold answers that the safest threshold needs. "
-            "--to_label writes the missing ones."
-        )
     documents, images = choice.losses.documents, choice.losses.values.shape[1]
     shown = f"{documents:,} documents" + (f" about {images:,} images" if images < documents else "")
-    again = "To look N times, decide so before the first look, and give --looks N each time."
-    if promise.looks > 1:
-        again = f"--looks {promise.looks} allows {promise.looks} looks in all, also at these documents with others."
     return (
         f"{benchmark_name(choice.benchmark)}: {shown} cannot promise a loss of at most "
         f"{points(100 * promise.max_loss)} with a confidence of {100 * promise.confidence:g}%. The safest threshold "
         f"loses {choice.loss.value:.2f} points here. The method, the loss and the number of documents must be decided "
-        f"before: each further look at these documents may promise falsely. Calibrate with other documents. {again}"
+        "before: each further look at these documents may promise falsely. Calibrate with other documents. To look N "
+        "times, decide so before the first look, and give --confidence 1 - (1 - P)/N each time."
     )
 
 
@@ -180,7 +149,6 @@ def choice_table(choices: Sequence[Choice], promise: Promise) -> Iterator[Table]
         "The loss has its paired 95% interval. The exits have the 95% band that holds for all thresholds at once "
         "(DKW), and the output tokens are those at its ends."
     ]
-    if any(choice.place is None for choice in choices):
+    if any(choice.index is None for choice in choices):
         notes.append("Without a threshold, the row is that of the safest one.")
-    rows = [choice for choice in choices if choice.losses.labelled]
-    return table("calibration", "The cheapest thresholds that keep the promise", columns, rows, notes)
+    return table("calibration", "The cheapest thresholds that keep the promise", columns, choices, notes)

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from lmms_eval_mai.analysis import intervals
-from lmms_eval_mai.analysis.calibrate.labels import Labels, scored
 from lmms_eval_mai.analysis.intervals import Array
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
 from lmms_eval_mai.analysis.report import Estimate
@@ -55,13 +54,11 @@ class Promise:
     """One of `BASELINES`."""
     loss: str = "score"
     """`score`, or `answers`: 1 where the answer differs from that of the baseline."""
-    looks: int = 1
-    """How often documents or methods are looked at before one threshold is used."""
 
     @property
     def level(self) -> float:
-        """The level of each test, divided by the looks (Bonferroni)."""
-        return (1 - self.confidence) / self.looks
+        """The level of each test."""
+        return 1 - self.confidence
 
     @property
     def stop(self) -> Stop:
@@ -76,8 +73,6 @@ class Losses:
 
     run: Run
     """The run whose documents these are."""
-    answers: pd.DataFrame
-    """The answers to each document at the `cheapest` threshold, if the model is `never` sure, and of the `baseline`."""
     values: Array
     """The loss, of shape (thresholds, images): the score of the baseline minus that of the cascade, as a mean over the
     questions about an image."""
@@ -89,32 +84,24 @@ class Losses:
     """Output tokens of both models for one document."""
     later_tokens: float
     """Those after the first check, if no document finishes there."""
-    unlabelled: pd.Series
-    """Of each document whose gold answer is needed and not known: the place of the first threshold that needs it."""
     distance: Estimate | None
     """The score of large R minus that of Full RT, in points. None: one of them is not known."""
 
     @property
     def documents(self) -> int:
         """The number of documents."""
-        return len(self.answers)
-
-    @property
-    def labelled(self) -> int:
-        """The number of thresholds whose values are known: those before the first one that needs a missing gold
-        answer."""
-        return int(self.unlabelled.min()) if len(self.unlabelled) else len(THRESHOLDS)
+        return self.run.documents
 
 
-def losses_of_runs(runs: Runs, promise: Promise, labels: Labels | None = None) -> list[Losses]:
-    """Return the losses on each benchmark with all calls. `labels`: the only gold answers; None: the runs have scores.
+def losses_of_runs(runs: Runs, promise: Promise) -> list[Losses]:
+    """Return the losses on each benchmark with all calls.
 
     Raises `ArgumentError` if there are none, several cascades on a benchmark, several pairs, or unknown images.
     """
     by_benchmark: dict[str, Losses] = {}
     missing = []
-    for run in _bases(runs, is_scored=promise.loss == "score" and labels is None):
-        losses = _losses(runs, run, promise, labels)
+    for run in _bases(runs, is_scored=promise.loss == "score"):
+        losses = _losses(runs, run, promise)
         if losses is None:
             missing.append(runs.name(run.setup))
         elif run.benchmark in by_benchmark:
@@ -144,14 +131,45 @@ def _bases(runs: Runs, is_scored: bool) -> list[Run]:
     return [*cascades, *(run for run in others if run.benchmark not in benchmarks)]
 
 
-def _losses(runs: Runs, run: Run, promise: Promise, labels: Labels | None) -> Losses | None:
+def _losses(runs: Runs, run: Run, promise: Promise) -> Losses | None:
     """Return the losses on the documents of a run. None: a call is missing."""
+    documents = _documents(runs, run, promise)
+    if documents is None:
+        return None
+    logprobs = [math.log(threshold) for threshold in THRESHOLDS]
+    is_first = documents.may_be_first.to_numpy()[:, None] & (documents.logprob.to_numpy()[:, None] >= logprobs)
+
+    def at_each(if_first: str, if_not: str) -> pd.DataFrame:
+        """Return a column of the documents that finish at the first check, and another one of those that do not."""
+        values = np.where(is_first, documents[[if_first]], documents[[if_not]])
+        return pd.DataFrame(values, index=documents.index)
+
+    baseline = metrics.units(run.samples, documents.baseline)
+    lost = metrics.units(run.samples, at_each("cheapest", "never")).rsub(baseline, axis=0)
+    clusters = metrics.places_of(baseline.index, runs.clusters(run))
+    images = np.arange(len(baseline)) if clusters is None else pd.factorize(clusters)[0]
+    # A few scores of ANLS may be 0 or 1.
+    is_anls = run.benchmark == "infovqa_val" and promise.loss == "score"
+    scores = documents[["baseline", "cheapest", "never"]]
+    return Losses(
+        run=run,
+        values=np.array([np.bincount(images, column) for _, column in lost.items()]) / np.bincount(images),
+        is_exact=clusters is None and not is_anls and intervals.is_right_or_wrong(scores.to_numpy()),
+        first_check=is_first.mean(axis=0),
+        tokens=at_each("cheapest_tokens", "never_tokens").mean().to_numpy(),
+        later_tokens=float((documents.never_tokens - documents.first_tokens).mean()),
+        distance=_distance(runs, run) if promise.loss == "score" else None,
+    )
+
+
+def _documents(runs: Runs, run: Run, promise: Promise) -> pd.DataFrame | None:
+    """Return a row for each document: its scores with the `cheapest` threshold, if the model is `never` sure, and of
+    the `baseline`; the output tokens of the first two, and those before the `first` check; the log-probability. None:
+    a call is missing."""
     setup, method = run.setup.of_replays, promise.method
     calls = calls_of(method, setup)
     frames = runs.call_frames(run)
-    if labels is not None:
-        frames = scored(labels, run, frames)
-    elif promise.loss == "answers":
+    if promise.loss == "answers":
         frames = _scored_by_baseline(run, frames, promise)
     sure = frames.get(calls[promise.stop.sure].answer)
     cheapest, never, baseline = (
@@ -160,37 +178,19 @@ def _losses(runs: Runs, run: Run, promise: Promise, labels: Labels | None) -> Lo
     )
     if cheapest is None or never is None or baseline is None or sure is None or sure.answer_logprob.isna().all():
         return None
-    answers = pd.DataFrame({"cheapest": cheapest.answer, "never": never.answer, "baseline": baseline.answer})
-    differing = _first_difference(answers, sure)
-    is_unlabelled = [labels is not None and (run.benchmark, doc_id) not in labels for doc_id in differing.index]
-    of_baseline = metrics.units(run.samples, baseline.score)
-    places = metrics.places_of(of_baseline.index, runs.clusters(run))
-    images = np.arange(len(of_baseline)) if places is None else pd.factorize(places)[0]
-    first = (cheapest.exit == promise.stop.exit).to_numpy()[:, None]
-    passed = first & (sure.answer_logprob.to_numpy()[:, None] >= [math.log(threshold) for threshold in THRESHOLDS])
-
-    def at_each(if_sure: pd.Series, if_not: pd.Series) -> pd.DataFrame:
-        """Return a number of each document at each threshold."""
-        return pd.DataFrame(np.where(passed, if_sure.to_numpy()[:, None], if_not.to_numpy()[:, None]), if_sure.index)
-
-    lost = metrics.units(run.samples, at_each(cheapest.score, never.score)).rsub(of_baseline, axis=0)
     before = method.steps[: method.steps.index(promise.stop)]
     asked = [name for step in before for ask in asks_of(step) for name in calls[ask.name].needed]
-    short: pd.Series = sum(frames[name].output_tokens.fillna(0) for name in asked)
-    all_tokens = tokens(never)
-    # A few labelled scores of ANLS may be 0 or 1.
-    is_anls = run.benchmark == "infovqa_val" and promise.loss == "score"
-    scores = np.concatenate([baseline.score, cheapest.score, never.score])
-    return Losses(
-        run=run,
-        answers=answers,
-        values=np.array([np.bincount(images, column) for _, column in lost.items()]) / np.bincount(images),
-        is_exact=places is None and not is_anls and intervals.is_right_or_wrong(scores),
-        first_check=passed.mean(axis=0),
-        tokens=at_each(tokens(cheapest), all_tokens).mean().to_numpy(),
-        later_tokens=float((all_tokens - short).mean()),
-        unlabelled=differing[is_unlabelled],
-        distance=_distance(runs, run) if promise.loss == "score" and labels is None else None,
+    return pd.DataFrame(
+        {
+            "may_be_first": cheapest.exit == promise.stop.exit,
+            "logprob": sure.answer_logprob,
+            "cheapest": cheapest.score,
+            "never": never.score,
+            "baseline": baseline.score,
+            "cheapest_tokens": tokens(cheapest),
+            "never_tokens": tokens(never),
+            "first_tokens": sum(frames[name].output_tokens.fillna(0) for name in asked),
+        }
     )
 
 
@@ -205,15 +205,6 @@ def _scored_by_baseline(run: Run, frames: CallFrames, promise: Promise) -> CallF
         name: frame.assign(score=1.0 if name == last else agree(run.benchmark, frame.parsed, answers, run.rules) * 1.0)
         for name, frame in frames.items()
     }
-
-
-def _first_difference(answers: pd.DataFrame, sure: pd.DataFrame) -> pd.Series:
-    """Return the place of the first threshold at which the answer to a document is another text than that of the
-    baseline. Before it, both have the same score. Documents without such a threshold are left out."""
-    cheapest, never, baseline = (answers[name].fillna("") for name in ("cheapest", "never", "baseline"))
-    passed = np.searchsorted([-math.log(p) for p in THRESHOLDS], -sure.answer_logprob)  # the first of them
-    places = pd.Series(passed, index=answers.index).mask(never != baseline, 0)
-    return places[(cheapest != baseline) | (never != baseline)]
 
 
 def _distance(runs: Runs, run: Run) -> Estimate | None:
