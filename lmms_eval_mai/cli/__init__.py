@@ -34,8 +34,9 @@ GONE = {
     "calibrate --labels": "give runs with scores, or --loss answers, which needs no gold answers.",
     "calibrate --to_label": "give runs with scores, or --loss answers, which needs no gold answers.",
     "calibrate --looks": "for N looks, give --confidence 1 - (1 - P)/N at each, such as 0.975 for two looks at 95%.",
+    "report --tables rules": "--method NAME --min_confidence 0.9 0.8 makes a row for each threshold.",
 }
-"""Command and option of an earlier version -> what to do instead. It goes with the next release."""
+"""Command and option (or its value) of an earlier version -> what to do instead. It goes with the next release."""
 EXIT_CODES = "The exit code is 1 after an error or a problem, 2 after a wrong option, and 130 after Ctrl-C."
 
 

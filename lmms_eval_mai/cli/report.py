@@ -15,10 +15,12 @@ from typing import Any
 
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
 from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.other_methods import add_replays
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.tables import build, page, rules, seconds
+from lmms_eval_mai.analysis.tables import build, page, seconds
 from lmms_eval_mai.analysis.tables.formats import FORMATS
 from lmms_eval_mai.analysis.tables.page import Images
+from lmms_eval_mai.cli import GONE
 from lmms_eval_mai.cli.terminal import log_warnings_only, names_of, tell
 from lmms_eval_mai.engines.images import to_rgb
 from lmms_eval_mai.errors import ArgumentError
@@ -38,8 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tables",
         default="",
         metavar="NAMES",
-        help="more tables, separated by commas: numbers of the paper's tables, paper (all of them), rules (other "
-        "methods and thresholds), or all",
+        help="more tables, separated by commas: numbers of the paper's tables, or all (paper is the same)",
     )
     parser.add_argument(
         "--method",
@@ -48,7 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="METHOD",
         help="what this method would have done with the calls of these runs: a name, or a YAML file (docs/methods.md)",
     )
-    parser.add_argument("--min_confidence", type=float, metavar="P", help="the threshold of --method")
+    parser.add_argument(
+        "--min_confidence",
+        nargs="+",
+        type=float,
+        default=[],
+        metavar="P",
+        help="the threshold of --method; several make a row each",
+    )
     parser.add_argument("--format", choices=FORMATS, default="terminal", help="default: terminal")
     parser.add_argument(
         "--profile", metavar="FILE", help="add Table 11 with the times of a file of experiments/latency"
@@ -72,17 +80,17 @@ def main(given: argparse.Namespace) -> None:
         raise ArgumentError("--images has no effect without --html: give --html FILE too.")
     tables = names_of(given.tables)
     if unknown := [name for name in tables if name not in build.CHOICES]:
-        raise ArgumentError(f"--tables {unknown[0]} is invalid: expected some of {', '.join(build.CHOICES)}.")
+        instead = GONE.get(f"report --tables {unknown[0]}", f"expected some of {', '.join(build.CHOICES)}.")
+        raise ArgumentError(f"--tables {unknown[0]} is invalid: {instead}")
     profile = None if given.profile is None else seconds.read(given.profile)
     tables += [build.TABLE_11] * (profile is not None)
     methods = [files.load(one) for one in given.method]
-    if given.min_confidence is not None and not any(method.needs_threshold for method in methods):
+    if given.min_confidence and not any(method.needs_threshold for method in methods):
         raise ArgumentError("--min_confidence has no effect without a --method that needs it, such as mai_confidence.")
-    if given.min_confidence is not None and not 0 < given.min_confidence <= 1:
-        raise ArgumentError(f"--min_confidence {given.min_confidence:g} must be above 0 and at most 1.")
+    if wrong := [threshold for threshold in given.min_confidence if not 0 < threshold <= 1]:
+        raise ArgumentError(f"--min_confidence {wrong[0]:g} must be above 0 and at most 1.")
     runs = build.read(given.folders)
-    threshold = DEFAULT_CONFIDENCE if given.min_confidence is None else given.min_confidence
-    runs.gaps += rules.add_replays(runs, methods, threshold)
+    runs.gaps += add_replays(runs, methods, given.min_confidence or [DEFAULT_CONFIDENCE])
     report = build.of_runs(runs, tables, profile)
     print(FORMATS[given.format](report), end="")
     if given.format in ("csv", "latex"):  # the other formats end with them

@@ -116,13 +116,12 @@ def test_latex_has_a_table_environment_for_each_table_and_escapes_special_charac
 
 
 @pytest.mark.slow
-def test_tables_chooses_those_of_the_paper_and_the_rules(tmp_path: Path) -> None:
+def test_tables_chooses_those_of_the_paper(tmp_path: Path) -> None:
     write_all(pope_world(20), tmp_path)
     summary = ["methods", "comparisons", "agreement", "harm-and-rescue"]
     for tables, keys in (
         ((), []),
         (("10", "6"), ["tables-6-7-14", "table-10"]),
-        (("rules",), ["rules"]),
         (("paper",), ["tables-5-13", "tables-6-7-14", "table-8", "table-10", "table-15", "table-11"]),
     ):
         assert [table.key for table in report([tmp_path], tables).tables] == summary + keys

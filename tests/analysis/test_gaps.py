@@ -9,7 +9,6 @@ import pytest
 from support.folders import LARGE, POPE, SMALL, Answers, World, call, line, write_run
 from support.tables import value
 
-from lmms_eval_mai.analysis.calibrate import labels
 from lmms_eval_mai.analysis.runs.folders import read_runs
 from lmms_eval_mai.analysis.runs.setups import Setup
 from lmms_eval_mai.analysis.tables import seconds
@@ -75,10 +74,6 @@ TEXTS: dict[str, tuple[Callable[[Path], Any], str]] = {
         '{"device": "", "models": {"m": {"ttft_s": [], "tokens_per_s": 1}}}',
     ),
     "thresholds": (lambda file: calibration.read(str(file)), (FOLDER / "demo" / "min_confidence.json").read_text()),
-    "labels": (
-        lambda file: labels.read([file]),
-        '{"benchmark": "pope", "doc_id": 0, "question": "\u2028", "gold": "no"}',
-    ),
     "method": (load, "- ask: large.simple\n- stop: {exit: one, answer: large.simple}"),
     "script": (RecordedScript, '{"task": "t", "doc_id": 0, "prompt": "simple", "text": ""}'),
 }

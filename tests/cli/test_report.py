@@ -48,6 +48,8 @@ def test_json_on_the_terminal_is_json_also_beside_a_page(tmp_path: Path, capsys:
         (["runs", "--images"], "--images has no effect without --html"),
         (["."], "there is no run of lmms-eval."),
         (["runs", "--tables", "9"], "--tables 9 is invalid"),
+        (["runs", "--tables", "rules"], "--min_confidence"),
+        (["runs", "--method", "mai_confidence", "--min_confidence", "0.9", "2"], "--min_confidence 2"),
         (["runs", "--html", "file/x.html"], "--html file/x.html cannot be written"),
     ],
 )

@@ -16,9 +16,9 @@ from lmms_eval_mai.analysis.paper_numbers import benchmark_name
 from lmms_eval_mai.analysis.report import Estimate
 from lmms_eval_mai.analysis.runs import metrics
 from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.other_methods import has_rules, replay_of
 from lmms_eval_mai.analysis.runs.replay import CallFrames, agree, calls_of, replay, tokens
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.tables.rules import has_rules, replay_of
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, benchmark_of
 from lmms_eval_mai.method.methods import FULL_RT, LARGE_THINK, NEVER, Method, Stop, asks_of

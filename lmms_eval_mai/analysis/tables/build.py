@@ -7,7 +7,7 @@ from lmms_eval_mai.analysis.paper_numbers import benchmark_name, documents, fami
 from lmms_eval_mai.analysis.report import Report
 from lmms_eval_mai.analysis.runs.folders import read_runs
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.tables import paper_tables, rules, seconds, summary
+from lmms_eval_mai.analysis.tables import paper_tables, seconds, summary
 from lmms_eval_mai.errors import ArgumentError
 
 SUMMARY = (
@@ -19,7 +19,7 @@ SUMMARY = (
 """The tables of every report."""
 TABLE_11 = "11"
 """The table that needs a profile."""
-CHOICES = ("paper", "rules", "all", *paper_tables.NUMBERS)
+CHOICES = ("paper", "all", *paper_tables.NUMBERS)
 """What `tables` may name."""
 
 
@@ -42,10 +42,8 @@ def read(folders: Sequence[Path]) -> Runs:
 
 def of_runs(runs: Runs, tables: Collection[str] = ("all",), profile: seconds.Profile | None = None) -> Report:
     """Return the report of the runs. `profile`: the times of Table 11; None: the paper's."""
-    chosen = {*tables, *(CHOICES if "all" in tables else paper_tables.NUMBERS if "paper" in tables else ())}
+    chosen = paper_tables.NUMBERS if {"paper", "all"} & {*tables} else tables
     made = [table for make in SUMMARY for table in make(runs)]
-    if "rules" in chosen:
-        made += rules.rules_table(runs)
     made += paper_tables.tables(runs, chosen, profile or seconds.of_paper())
     names, legend = runs.short_names()
     resampled = filter(None, map(runs.resampling, runs.benchmarks()))

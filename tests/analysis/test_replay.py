@@ -2,7 +2,6 @@
 
 import dataclasses
 import random
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 from support.folders import Answers, World
 
+from lmms_eval_mai.analysis.runs.other_methods import add_replays, replay_of
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.tables.build import read, report
-from lmms_eval_mai.analysis.tables.rules import SHOWN_THRESHOLDS, auroc, outcomes, replay_of
+from lmms_eval_mai.analysis.tables.build import read
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.files import of_steps
@@ -147,18 +146,20 @@ SURE = [
 ]
 
 
-def test_only_methods_and_thresholds_whose_calls_are_known_have_a_row(tmp_path: Path, task_manager: Any) -> None:
-    world = World("shapes", SURE, min_confidence=0.7)
-    found = []
+def test_methods_and_thresholds_have_a_row_each_or_a_sentence_that_names_them(
+    tmp_path: Path, task_manager: Any
+) -> None:
+    world = World("shapes", SURE)
+    methods, found = [METHODS[name] for name in ("mai_confidence", "own_thinking", "full_rt")], []
     for method, suffix in (("mai", "s"), ("full_rt", "s"), ("large", "r")):
         world.write(tmp_path, method, suffix, time=method)
         runs = read([tmp_path])
-        (run,) = runs.of("cascade")
-        found.append(Counter(one.rule.method.name for one in outcomes(runs, run)))
-    every, sure = len(SHOWN_THRESHOLDS), ("mai_confidence", "mai_confidence_direct")
-    assert 0 < found[0][sure[0]] < every  # MAI asked for thinking where the answer is less sure than the threshold
-    assert found[1] == {"mai": 1, **dict.fromkeys(sure, every)}
-    assert found[2] == {**found[1], "own_thinking": every}
+        sentences = list(add_replays(runs, methods, (0.9, 0.25)))
+        added = [(run.setup.method.name, run.setup.min_confidence) for run in runs.every() if run.derived]
+        found.append(([one for one in added if one[1]], len(sentences)))
+    own, confidence = ([(name, 0.25), (name, 0.9)] for name in ("own_thinking", "mai_confidence"))
+    # MAI asked for thinking where the answer is less sure than 0.25, and not everywhere where it is less sure than 0.9.
+    assert found == [(confidence[:1], 4), (confidence, 2), ([*own, *confidence], 0)]
 
 
 def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer(
@@ -171,20 +172,6 @@ def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer
     runs = read([tmp_path])
     (run,) = runs.of("cascade")
     assert replay_of(runs, run, MAI, None, AgreementRules(0.85)) is None
-
-
-def test_a_stricter_rule_is_left_out_without_full_rt(tmp_path: Path, task_manager: Any) -> None:
-    loose = dataclasses.replace(PAGES, agree=close(0.6), options=anls(0.6))
-    loose.write(tmp_path, "mai")
-    runs = read([tmp_path])
-    (run,) = runs.of("cascade")
-    found = [one for one in outcomes(runs, run) if one.rule.method == MAI]
-    assert [one.rule.agreement.anls_threshold for one in found] == [0.5, 0.6]
-    assert [one.is_run for one in found] == [False, True]
-    rows = report([tmp_path], ("rules",)).table("rules").rows
-    names = ["infovqa_match=anls,anls_threshold=0.5", "infovqa_match=anls,anls_threshold=0.6"]
-    shown = [(str(row[2]).removeprefix("method=mai,"), row[-1]) for row in rows]
-    assert shown[:2] == [*zip(names, (None, "yes"), strict=True)]
 
 
 def test_methods_are_replayed_once_for_each_pair_transfer_and_rule_of_agreement(tmp_path: Path) -> None:
@@ -200,14 +187,3 @@ def test_methods_are_replayed_once_for_each_pair_transfer_and_rule_of_agreement(
     runs = read([tmp_path])
     names = ["", " (anls_threshold=0.5)", " (transfer_answer=keep)"]
     assert [runs.name(run.setup) for run in runs.bases(*kinds)] == [f"MAI big + tiny-R{name}" for name in names]
-
-
-def test_the_note_of_the_rules_has_the_auroc_of_the_probability(tmp_path: Path, task_manager: Any) -> None:
-    World("shapes", SURE).write(tmp_path, "mai")
-    runs = read([tmp_path])
-    (run,) = runs.of("cascade")
-    # Right short answers have 0.99 and 0.8 and 0.5, wrong ones 0.3 and 1.0.
-    assert auroc(runs, run) == pytest.approx(50)
-    assert any(
-        "AUROC of the probability is 50.0%" in note for note in report([tmp_path], ("rules",)).table("rules").notes
-    )
