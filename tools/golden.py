@@ -42,7 +42,7 @@ OTHER = re.compile(r"_s$|seconds|_at$|cached|time|date|hash|path|folder|wall|spe
 """Names of fields that are not compared."""
 CLONE = re.compile(r"^.*/lmms_eval_mai/")
 """The beginning of a path in the clone of a version."""
-NAMING = ("benchmark", "method", "model", "cascade", "against", "check")
+NAMING = ("benchmark", "method", "model", "cascade", "against")
 """The columns that name a row of a table."""
 
 

@@ -1,8 +1,8 @@
 """Read the output folders of lmms-eval, and print tables of their runs.
 
-Print four tables that compare the runs: all methods, cascades against each other one, agreement, harm and rescue.
---tables adds the paper's. A sentence tells each thing that is missing. Runs need --output_path and --log_samples.
-Nothing else is read, so the runs may be from another machine; only --images needs the data sets.
+Print two tables that compare the runs: all methods, and the cascades against each other one. --tables adds the
+paper's. A sentence tells each thing that is missing. Runs need --output_path and --log_samples. Nothing else is read,
+so the runs may be from another machine; only --images needs the data sets.
 """
 
 import argparse

@@ -47,19 +47,12 @@ def lines_of(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
 def row_of_line(line: Row) -> Row:
     trace = line["token_counts"][0]
     tokens = {side: sum(call["output_tokens"] for call in trace["calls"] if call["side"] == side) for side in SIDES}
-    answers = {(call["side"], call["prompt"]): str(call["parsed"]).lower() for call in trace["calls"]}
-    large = answers.get(("large", "simple"))
-    thought = answers.get(("small", "stage2"), answers.get(("small", "think")))
     score = float(line.get("score", line.get("exact_match")))
     return {
         "doc_id": line["doc_id"],
         "right": score == 1,
         "exit": trace["exit"],
         **tokens,
-        "gold": line["target"].lower(),
-        "large_short": large,
-        "agree_short": answers.get(("small", "simple"), large) == large,
-        "agree_think": None if thought is None or large is None else thought == large,
     }
 
 
@@ -130,38 +123,3 @@ def test_comparisons_have_the_paired_difference_and_mcnemars_p(made: Any) -> Non
             p.append(stats.binomtest(int(better), int(better + worse)).pvalue if better + worse else 1.0)
             assert row["p"] == near(p[-1])
         assert of_cascade.p_adjusted.tolist() == near(holm(p))
-
-
-def test_agreement_has_precision_recall_and_base_rate(made: Any) -> None:
-    runs, found = made
-    checked = rows(found, "agreement")
-    assert len(checked) == 4
-    for row in checked:
-        lines = runs[row["method"]]
-        compared = lines[lines[row["check"]].notna()]
-        agree = compared[row["check"]].astype(bool)
-        right = compared.large_short == compared.gold
-        assert row["n"] == len(compared) and estimate(row, "agree") == near(wilson(agree))
-        assert estimate(row, "precision") == near(wilson(right[agree]))
-        assert estimate(row, "base_rate") == near(wilson(right))
-        assert estimate(row, "recall") == near(wilson(agree[right]))
-        assert estimate(row, "errors_accepted") == near(wilson(agree[~right]))
-
-
-def test_harm_and_rescue_are_against_the_large_models_short_answer(made: Any) -> None:
-    runs, found = made
-    full_rt = runs["Full RT big + tiny-R"].right
-    for row in rows(found, "harm-and-rescue"):
-        lines = runs[row["method"]]
-        is_mai = row["method"].startswith("MAI")
-        before = (lines.large_short == lines.gold) if is_mai else runs["big-S"].right
-        moved = lines.exit == "transfer"
-        lost, won = moved & before & ~lines.right, moved & ~before & lines.right
-        assert [row["n"], row["lost"], row["won"], row["net"]] == [sum(x) for x in (moved, lost, won)] + [
-            won.sum() - lost.sum()
-        ]
-        assert estimate(row, "harm") == near(wilson(~lines.right[moved & before]))
-        assert estimate(row, "rescue") == near(wilson(lines.right[moved & ~before]))
-        assert row["p"] == near(stats.binomtest(int(lost.sum()), int(lost.sum() + won.sum())).pvalue)
-        if is_mai:
-            assert row["lost_by_checks"] == (~moved & ~lines.right & full_rt).sum()

@@ -177,22 +177,6 @@ def tokens(documents: pd.DataFrame) -> pd.Series:
     return documents.small_tokens + documents.large_tokens
 
 
-def checks(run: Run) -> Iterator[tuple[Stop, pd.DataFrame]]:
-    """Yield each stop of a run that compares two answers. For the documents that reached it: whether its conditions
-    hold (`done`), and the score of the answer that it would return."""
-    own, calls = calls_of_run(run), calls_of(run.setup.method, run.setup)
-    for number, stop in enumerate(run.setup.method.stops):
-        names = [calls[name].answer for name in (*stop.agree, stop.answer)]
-        if not stop.agree or any(name not in own for name in names):
-            continue
-        reached = run.samples.index[~run.samples.exit.isin(run.setup.method.exits[:number])]
-        a, b, answer = (own[name].reindex(reached) for name in names)
-        done = agree(run.benchmark, a.parsed, b.parsed, run.rules)
-        if stop.sure:
-            done &= _is_sure(stop, calls, own, run.setup.min_confidence).reindex(reached, fill_value=False)
-        yield stop, pd.DataFrame({"done": done, "score": answer.score})
-
-
 def derived(run: Run, method: Method, setup: Setup, documents: pd.DataFrame, frames: CallFrames) -> Run:
     """Return the result of a replay as a run. `setup`: that of the new run. It has no times."""
     calls, samples = calls_of(method, setup), run.samples

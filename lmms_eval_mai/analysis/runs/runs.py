@@ -96,10 +96,6 @@ class Runs:
         full_rt = self.full_rt(run)
         return run.setup.small or (full_rt.setup.small if full_rt else ""), run.setup.model
 
-    def traced(self) -> list[Run]:
-        """Return the cascades whose documents have a trace and a score."""
-        return [run for run in self.of("cascade") if _is_whole(run)]
-
     def bases(self, *kinds: Kind, is_scored: bool = True) -> list[Run]:
         """Return the runs on whose documents other methods are replayed. There is one for each pair, thinking and
         transfer; of cascades, also one for each rule of agreement. A kind is used only for pairs that no earlier kind
@@ -223,15 +219,6 @@ class Runs:
         a, b = first.samples.loc[both], second.samples.loc[both]
         same = a.score.notna() & b.score.notna() & (a.target == b.target)
         return a[same], b[same]
-
-    def large_short_scores(self, run: Run) -> pd.Series:
-        """Return the scores of the large model's short answers on the documents of a run, in the order of its samples;
-        nan where they are not known."""
-        name = "large.simple" if run.setup.variant else "large.task"
-        answers = self.call_frames(run).get(name)
-        other = self.short(run, "large")
-        scores = pd.Series(np.nan, index=run.samples.index) if answers is None else answers.score
-        return scores if other is None else scores.fillna(self.common(run, other)[1].score)
 
     def compare(self, first: Run, second: Run) -> Comparison | None:
         """Compare two runs on their common documents. None: no common documents."""

@@ -10,12 +10,7 @@ from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.tables import paper_tables, seconds, summary
 from lmms_eval_mai.errors import ArgumentError
 
-SUMMARY = (
-    summary.method_table,
-    summary.comparison_table,
-    summary.agreement_table,
-    summary.harm_table,
-)
+SUMMARY = (summary.method_table, summary.comparison_table)
 """The tables of every report."""
 TABLE_11 = "11"
 """The table that needs a profile."""
