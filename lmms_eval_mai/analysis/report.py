@@ -1,8 +1,7 @@
 """A report as plain data: tables of named columns, whose cells are texts, numbers or estimates."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 
@@ -53,7 +52,7 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table. The first columns, of the kind `text`, name the row."""
+    """One table. The first columns name the row."""
 
     key: str
     """Short name, unique in a report, for example `table-10`."""
@@ -62,17 +61,6 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     """Sentences below the table."""
-
-    @property
-    def names(self) -> int:
-        """The number of the first columns that name a row."""
-        return sum(1 for _ in takewhile(lambda column: column.kind == "text", self.columns))
-
-    def at(self, kept: Sequence[int]) -> "Table":
-        """Return some columns of the table, of the rows that have a cell besides their names."""
-        rows = [tuple(row[number] for number in kept) for row in self.rows]
-        filled = tuple(row for row in rows if any(cell is not None for cell in row[self.names :]))
-        return replace(self, columns=tuple(self.columns[number] for number in kept), rows=filled)
 
 
 def table(
@@ -93,17 +81,15 @@ class Report:
     tables: tuple[Table, ...]
     gaps: tuple[str, ...] = ()
     """One sentence for each thing that could not be made, and for each doubt about the input."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """Name of a method -> the short name that people read."""
     legend: tuple[str, ...] = ()
-    """What the short names mean."""
+    """What the names of methods leave out."""
 
     @property
     def explanations(self) -> tuple[str, ...]:
-        """What the short names mean, and the brackets if a table has a number of the paper."""
+        """The legend, and what brackets mean if a table has a number of the paper."""
         cells = (cell for table in self.tables for row in table.rows for cell in row if isinstance(cell, Estimate))
         has_papers = any(cell.paper is not None for cell in cells)
-        return (*self.legend, "[number] = the paper's number") if has_papers else self.legend
+        return (*self.legend, *["[number] = the paper's number"] * has_papers)
 
     def table(self, key: str) -> Table:
         """Return a table. Raises KeyError."""

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import POPE, World
+from support.folders import POPE
 from support.tables import row_of
-from support.worlds import WORLD, pope_world, write_all
+from support.worlds import pope_world, write_all
 
 from lmms_eval_mai.analysis.report import Column, Estimate, Report, Table
-from lmms_eval_mai.analysis.runs.runs import letter
-from lmms_eval_mai.analysis.tables.build import read, report
+from lmms_eval_mai.analysis.tables.build import report
 from lmms_eval_mai.analysis.tables.formats import FORMATS, text
 
 
@@ -42,45 +41,22 @@ def test_cells_are_shown_with_their_interval_or_with_the_papers_number(
     assert text(cell, column) == shown
 
 
-def test_the_terminal_has_the_summary_first_and_each_note_once_in_100_columns(tmp_path: Path) -> None:
-    demo = World("shapes", WORLD.documents, small="/x/lmms_eval_mai/pairs/demo/small", large="demo/large")
-    write_all(demo, tmp_path)
-    options = "anls_threshold=0.5"
-    dataclasses.replace(demo, options={"anls_threshold": 0.5}).write(tmp_path, "mai", time="20260109_000000")
-    shown = FORMATS["terminal"](report([tmp_path], ()))
-    lines = shown.splitlines()
-    assert max(map(len, lines)) <= 100
-    assert len(lines) == len(set(lines) - {""}) + lines.count("") or len([one for one in lines if "p:" in one]) == 1
-    assert [shown.count(one) for one in ("demo/small", "demo/large", options)] == [1, 1, 1]
-    assert "  MAI [a] " in shown and "  small-R(S2) " in shown
+def test_the_terminal_has_aligned_columns_with_their_headings_and_the_notes(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "mai")
+    title, *lines = FORMATS["terminal"](report([tmp_path], ())).splitlines()
+    (row,) = [line for line in lines[: lines.index("")] if " MAI 8B + 2B-R " in line]
+    assert title.startswith("Methods") and lines[0].split()[:4] == ["benchmark", "method", "n", "score"]
+    assert lines[0].index("transfer") + len("transfer") == row.index("50.0") + len("50.0")
+    assert [line for line in lines if line.startswith("Brackets: ")]
 
 
-def test_exits_that_make_a_table_too_wide_stand_below_its_other_columns() -> None:
-    exits = [Column(f"exit_{number}", "brief", 1, str) for number in range(8)]
-    columns = (
-        Column("method", "text", 1, str),
-        Column("number of documents", "count", 0, str),
-        Column("score", "number", 1, str),
-        *exits,
-    )
-    rows = (("with exits", 20, 91.5, *range(8)), ("alone", 10, 80.0, *[None] * 8))
-    table = Table("methods", "Methods", columns, rows)
-    lines = FORMATS["terminal"](of_table(table)).splitlines()
-    assert max(map(len, lines)) <= 100
-    assert [line.split() for line in lines[2:4]] == [["with", "exits", "20", "91.5"], ["alone", "10", "80.0"]]
-    assert lines[-1].split() == ["with", "exits", *(f"{number}.0" for number in range(8))]
-    narrow = dataclasses.replace(table, columns=columns[:4], rows=tuple(row[:4] for row in rows))
-    assert FORMATS["terminal"](of_table(narrow)).splitlines()[2].split() == ["with", "exits", "20", "91.5", "0.0"]
-
-
-def test_each_set_of_options_has_a_letter_of_its_own(tmp_path: Path) -> None:
+def test_a_name_has_the_options_that_not_all_runs_have(tmp_path: Path) -> None:
     for number in range(3):
-        world = dataclasses.replace(POPE, options={"anls_threshold": number / 100})
-        world.write(tmp_path, "mai", time=f"20260101_0000{number:02d}")
-    names, legend = read([tmp_path]).short_names()
-    assert {name.rpartition("[")[2] for name in names.values() if name.startswith("MAI")} == {"a]", "b]", "c]"}
-    assert len([line for line in legend if line.startswith("[")]) == 3
-    assert [letter(number) for number in (0, 25, 26, 53, 701, 702)] == ["a", "z", "aa", "bb", "zz", "aaa"]
+        world = dataclasses.replace(POPE, options={"seed": 1, "temperature": number / 10})
+        world.write(tmp_path / str(number), "mai")
+    names = [row[1] for row in report([tmp_path], ()).table("methods").rows if "MAI" in str(row[1])]
+    assert names == [f"MAI 8B + 2B-R (temperature={number / 10})" for number in range(3)]
+    assert "seed=1" in FORMATS["markdown"](report([tmp_path], ()))
 
 
 def test_markdown_has_all_tables_and_what_is_missing(found: Report) -> None:

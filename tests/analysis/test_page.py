@@ -93,7 +93,7 @@ def test_the_script_never_writes_html() -> None:
 
 
 def test_the_figure_has_the_numbers_of_the_table_in_words_and_in_their_order(runs: Runs) -> None:
-    chart = page.score_over_tokens(runs, "pope", {})
+    chart = page.score_over_tokens(runs, "pope")
     row = row_of(build.of_runs(runs, ()).table("methods"), "POPE", "MAI 8B + 2B-R")
     words = [point["words"] for point in chart["points"]]
     tokens = row["small tokens"] + row["large tokens"]

@@ -1,7 +1,7 @@
 """All runs of a report by benchmark and setup: finding them, their names, scores, costs and comparisons."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 
 import numpy as np
@@ -130,48 +130,23 @@ class Runs:
         name = PurePath(model.rstrip("/")).name.removesuffix(".jsonl") or model
         others = {other for _, setup in self.runs for other in (setup.model, setup.small) if other not in ("", model)}
         same = any(PurePath(other).name.removesuffix(".jsonl") == name for other in others)
-        return "/".join([*PurePath(model).parts[-2:-1], name]) if same or name in SIDES else name
+        return "/".join([*PurePath(model).parts[-2:-1], name]) if same else name
 
     def name(self, setup: Setup) -> str:
         """Return the paper's name of a setup, such as 8B-R(S2), Full RT 8B + 2B-R or MAI 8B + 2B-R. On another
-        lmms-eval task: 8B, own prompt or MAI 8B + 2B, own prompt. Its options follow in brackets."""
-        method, models, prompt = self._parts(setup, {})
-        options = f" ({', '.join(setup.options)})" if setup.options else ""
-        return f"{method} {models}{prompt}{options}".lstrip()
-
-    def _parts(self, setup: Setup, labels: Mapping[str, str]) -> tuple[str, str, str]:
-        """Return the parts of a name: method, models and prompt. `labels`: model -> its name, if not `label`."""
+        lmms-eval task: 8B, own prompt or MAI 8B + 2B, own prompt. Options that not all runs have follow in brackets."""
         method = "" if setup.kind == "alone" else NAMES.get(setup.method, setup.method.name)
-        models = [labels.get(model) or self.label(model) for model in (setup.model, setup.small) if model]
+        models = " + ".join(self.label(model) for model in (setup.model, setup.small) if model)
         has_prompt = setup.kind == "alone" or setup.method.thinking
         prompt = f"{'-' if setup.variant else ', '}{setup.prompt}" if has_prompt else ""
-        return method, " + ".join(models), prompt
+        common = self.common_options()
+        options = ", ".join(option for option in setup.options if option not in common)
+        return f"{method} {models}{prompt}{options and f' ({options})'}".lstrip()
 
-    def short_names(self) -> tuple[dict[str, str], tuple[str, ...]]:
-        """Return a short name of each method by its name, and the lines that define the short names: options have a
-        letter, and models without a name of the paper are small and large if all cascades have the same two."""
-        setups = list(dict.fromkeys(setup for _, setup in self.runs))
-        models = dict.fromkeys(model for setup in setups for model in (setup.model, setup.small) if model)
-        pairs = {(setup.small, setup.model) for setup in setups if setup.small}
-        labels = {}
-        if len(pairs) == 1 and not any(map(paper_numbers.family, *pairs)):
-            labels = dict(zip(*pairs, SIDES, strict=True))
-        common = set.intersection(*(set(setup.options) for setup in setups)) if len(setups) > 1 else set()
-        letters: dict[tuple[str, ...], str] = {}
-        names = {}
-        for setup in setups:
-            method, of_models, prompt = self._parts(setup, labels)
-            short = f"{method} {of_models}{prompt}".lstrip()
-            if method and {setup.model, setup.small} <= {*labels, ""} and prompt in ("", "-R", "-R(S2)"):
-                short = method + prompt.removeprefix("-R")
-            if options := tuple(option for option in setup.options if option not in common):
-                short += f" [{letters.setdefault(options, letter(len(letters)))}]"
-            names[self.name(setup)] = short
-        shown = {model: labels.get(model) or self.label(model) for model in models}
-        written = [f"{label} = {model}" for model, label in shown.items() if label != model]
-        legend = [", ".join(written)] if written else []
-        legend += [f"{', '.join(sorted(common))}: of all methods"] if common else []
-        return names, (*legend, *(f"[{name}] = {', '.join(options)}" for options, name in letters.items()))
+    def common_options(self) -> list[str]:
+        """Return the options that all runs have."""
+        first, *others = dict.fromkeys(setup for _, setup in self.runs)
+        return [option for option in first.options if all(option in other.options for other in others)]
 
     # --- scores, costs and comparisons ---
 
@@ -282,8 +257,3 @@ def short_answers(run: Run) -> Iterator[Run]:
         documents = replay(method, frames, setup, run.benchmark, run.rules, None) if frames else None
         if documents is not None and len(documents):
             yield derived(run, method, setup, documents, frames)
-
-
-def letter(number: int) -> str:
-    """Return a to z, then aa to zz and so on."""
-    return (letter(number // 26 - 1) if number >= 26 else "") + chr(ord("a") + number % 26)

@@ -73,9 +73,7 @@ def html(report: Report, runs: Runs, images: Images) -> str:
     environment.filters["text"] = text
     page: str = environment.get_template("page.html.jinja").render(
         report=report,
-        charts=[
-            chart for benchmark in runs.benchmarks() if (chart := score_over_tokens(runs, benchmark, report.names))
-        ],
+        charts=[chart for benchmark in runs.benchmarks() if (chart := score_over_tokens(runs, benchmark))],
         runs=[f"{benchmark_name(run.benchmark)}: {runs.name(run.setup)}" for run in shown],
         exits=list(dict.fromkeys(exit for run in shown for exit in run.samples.exit.dropna())),
         blocks=blocks,
@@ -89,16 +87,15 @@ def html(report: Report, runs: Runs, images: Images) -> str:
 # --- the figure ---
 
 
-def score_over_tokens(runs: Runs, benchmark: str, names: Mapping[str, str]) -> dict[str, Any] | None:
+def score_over_tokens(runs: Runs, benchmark: str) -> dict[str, Any] | None:
     """Return the figure of a benchmark: its points and ticks with their places, and each point in words. None: no
-    method has a score and output tokens. `names`: name of a method -> its short name."""
+    method has a score and output tokens."""
     methods = []
     for run in runs.of_benchmark(benchmark):
         costs = spent(run)
         score, tokens = runs.score(run), sum(costs[f"{side}_tokens"] or 0 for side in SIDES)
         if score is not None and tokens:
-            name = runs.name(run.setup)
-            methods.append((names.get(name, name), run.setup.kind, tokens, score))
+            methods.append((runs.name(run.setup), run.setup.kind, tokens, score))
     if not methods:
         return None
     ends = [end for *_, score in methods for end in (score.value, score.low, score.high) if end is not None]

@@ -139,7 +139,7 @@ def _estimate(runs: Runs, run: Run, measure: str, times: Mapping[Run, pd.Series]
 def _paper(runs: Runs, key: str, run: Run, measure: str, profile: Profile) -> float | None:
     """Return the paper's number in the place of a run. None: it has other models, options, documents or times."""
     same = profile.device == PAPERS_DEVICE and run.documents == paper_numbers.documents(run.benchmark)
-    if key == "table-11" and not same:
+    if run.setup.options or (key == "table-11" and not same):
         return None
     families = {(paper_numbers.family(model) or ("",))[0] for model in (run.setup.model, run.setup.small) if model}
     method = runs.name(replace(run.setup, two_stage=False) if measure == "tokens" else run.setup)
