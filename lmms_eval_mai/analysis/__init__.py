@@ -39,7 +39,7 @@ def read(folders: "Sequence[Path | str]") -> "Frames":
     from lmms_eval_mai.analysis.tables import build
 
     runs = build.read([Path(folder) for folder in folders])
-    every = [*(run for run in runs.runs.values() if not run.derived), *runs.unused]
+    every = [*(run for run in runs.runs.values() if not run.is_replay), *runs.unused]
     samples = [_with_keys(run, runs.name(run.setup), run.samples.reset_index()) for run in every]
     calls = [_with_keys(run, runs.name(run.setup), run.calls) for run in every]
     return Frames(*(pd.concat(parts, ignore_index=True) for parts in (samples, calls)))

@@ -141,8 +141,8 @@ def test_short_answers_of_a_cascade_are_used_only_if_the_model_has_no_run_of_its
     POPE.write(tmp_path, "small", time="20260103_000000")
     runs = read([tmp_path])
     large, small = (runs.get("pope", Setup(LARGE_ALONE, model)) for model in (LARGE, SMALL))
-    assert large is not None and large.derived and large.documents == 4
-    assert small is not None and not small.derived
+    assert large is not None and large.is_replay and large.documents == 4
+    assert small is not None and not small.is_replay
 
 
 def test_runs_of_models_that_are_in_no_cascade_are_not_compared_with_it(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def with_options(options: dict[str, Any]) -> World:
 def test_a_cascade_is_read_with_its_exits_calls_and_models(tmp_path: Path) -> None:
     with_options({"anls_threshold": 0.5}).write(tmp_path, "mai", wall_s=12.5)
     run = one_run(tmp_path)
-    assert run.setup == Setup(MAI, LARGE, SMALL, "R", False, ("anls_threshold=0.5",))
+    assert run.setup == Setup(MAI, LARGE, SMALL, "R", False, (("anls_threshold", 0.5),))
     assert (run.benchmark, run.task, run.documents, run.wall_s) == ("pope", "pope_s", 4, 12.5)
     assert run.rules == AgreementRules(anls_threshold=0.5)
     assert list(run.samples) == list(SAMPLES) and list(run.calls) == list(CALLS)
@@ -82,17 +82,17 @@ def test_a_run_with_shared_calls_has_no_times(tmp_path: Path) -> None:
         ("mai", "r_s2", {}, Setup(MAI, LARGE, SMALL, "R", True)),
         ("mai", "e", {}, Setup(MAI, LARGE, SMALL, "E")),
         ("mai", "s", {"think": "E"}, Setup(MAI, LARGE, SMALL, "E")),
-        ("mai", "s", {"b": 1, "a": "x y"}, Setup(MAI, LARGE, SMALL, "R", False, ("a=x y", "b=1"))),
+        ("mai", "s", {"b": 1, "a": ["x", "y"]}, Setup(MAI, LARGE, SMALL, "R", False, (("a", "['x', 'y']"), ("b", 1)))),
         (
             "full_rt",
             "s",
             {"transfer_answer": "cut"},
-            Setup(FULL_RT, LARGE, SMALL, "R", False, ("transfer_answer=cut",)),
+            Setup(FULL_RT, LARGE, SMALL, "R", False, (("transfer_answer", "cut"),)),
         ),
         ("full_rt", "s", {"transfer_answer": "keep"}, Setup(FULL_RT, LARGE, SMALL, "R")),  # POPE's default
         ("small", "e_s2", {}, Setup(ALONE, SMALL, "", "E", True)),
-        ("large", "s", {"temperature": 0.7}, Setup(ALONE, LARGE, "", "S", False, ("temperature=0.7",))),
-        ("own_thinking", "s", {}, Setup(OWN_THINKING, LARGE, "", "R", False, ("min_confidence=0.9",))),
+        ("large", "s", {"temperature": 0.7}, Setup(ALONE, LARGE, "", "S", False, (("temperature", 0.7),))),
+        ("own_thinking", "s", {}, Setup(OWN_THINKING, LARGE, "", "R", False, (("min_confidence", 0.9),))),
     ],
 )
 def test_a_setup_is_that_of_the_traces_and_the_task_whatever_the_arguments_say(
@@ -130,8 +130,12 @@ def test_runs_with_other_rules_of_agreement_are_not_mixed_with_those_of_this_ver
 
 
 def test_full_rt_of_a_cascade_has_its_models_and_thinking_and_no_options_of_agreement() -> None:
-    cascade = Setup(MAI, LARGE, SMALL, "E", True, ("anls_threshold=0.5", "temperature=0.7", "transfer_answer=cut"))
-    assert cascade.full_rt() == Setup(FULL_RT, LARGE, SMALL, "E", False, ("temperature=0.7", "transfer_answer=cut"))
+    cascade = Setup(
+        MAI, LARGE, SMALL, "E", True, (("anls_threshold", 0.5), ("temperature", 0.7), ("transfer_answer", "cut"))
+    )
+    assert cascade.full_rt() == Setup(
+        FULL_RT, LARGE, SMALL, "E", False, (("temperature", 0.7), ("transfer_answer", "cut"))
+    )
     assert Setup(OWN_THINKING, LARGE).full_rt().small == ""  # no pair of a model with itself
 
 

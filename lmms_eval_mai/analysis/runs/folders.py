@@ -6,26 +6,32 @@ again. What is missing or broken becomes a sentence, and the rest is used.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from lmms_eval_mai.analysis.frames import call_row, frames, wall_s_by_task
+from lmms_eval_mai.analysis.frames import call_row, frames, number, sample_row, wall_s_by_task
 from lmms_eval_mai.analysis.runs import traces
-from lmms_eval_mai.analysis.runs.rows import Line, Record, record_of
 from lmms_eval_mai.analysis.runs.setups import Setup, rules_of, setup_of, setup_of_other
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.agreement import AgreementRules
-from lmms_eval_mai.method.benchmarks import GENERIC
+from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
 from lmms_eval_mai.method.methods import LARGE
 from lmms_eval_mai.method.prompts import VARIANTS
 from lmms_eval_mai.plugin import RESULTS
 
 BUILT_IN = {"mmbench_en_dev_static": "mmbench_en_dev"}
 """lmms-eval's own tasks of the paper's benchmarks whose names differ from those of the benchmarks."""
+Line = dict[str, Any]
+CIRCULAR = 1_000_000
+"""MMBench: the index of a rotated question is that of the question plus a multiple of this number."""
+SCORES = ("score", "exact_match", "relaxed_overall", "anls", "acc", "accuracy")
+"""Fields of a line that hold a score of 0 to 1, the best first."""
 NO_SETUP = Setup(LARGE, "")
 """That of a run whose samples are not read yet."""
 BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
@@ -55,7 +61,7 @@ class Run:
     """The engine of each model with its version and precision."""
     is_part: bool = False
     """Whether `--limit` or `--offset` has left documents out."""
-    derived: bool = False
+    is_replay: bool = False
     """Whether these are the result of a replay, such as the short answers inside a cascade, and not of a run."""
 
     @property
@@ -64,12 +70,31 @@ class Run:
         return len(self.samples)
 
 
-@dataclass
+@dataclass(frozen=True)
+class Record:
+    """One answer with its texts."""
+
+    row: Line
+    """The row of the table of samples, and `doc_id`."""
+    question: str
+    """The prompt of the task, as lmms-eval logs it: question, options and instruction."""
+    answer: str
+    """The scored text."""
+    trace: Line
+    """The trace (docs/output.md). Empty: there is none."""
+
+    @property
+    def calls(self) -> Sequence[Line]:
+        """The calls of the trace."""
+        return self.trace.get("calls") or ()
+
+
+@dataclass(frozen=True)
 class FolderRuns:
     """The runs in some folders, and a sentence for each gap."""
 
-    runs: list[Run] = field(default_factory=list)
-    gaps: list[str] = field(default_factory=list)
+    runs: Sequence[Run] = ()
+    gaps: Sequence[str] = ()
 
 
 def read_runs(folders: Sequence[Path]) -> FolderRuns:
@@ -77,7 +102,7 @@ def read_runs(folders: Sequence[Path]) -> FolderRuns:
 
     Raises `ArgumentError` if a folder does not exist.
     """
-    result = FolderRuns()
+    gaps: list[str] = []
     files: dict[Path, None] = {}
     for folder in folders:
         if not folder.exists():
@@ -87,23 +112,23 @@ def read_runs(folders: Sequence[Path]) -> FolderRuns:
         here = sorted(file for file in under if file.parent.name != "submissions")
         files |= dict.fromkeys(here)
         if not here:
-            result.gaps.append(f"{folder} has no run: it has no results file of lmms-eval.")
-    for file in files:
-        if file.name.endswith(traces.ENDING):
-            run = Run(file, file, traces.TASK, GENERIC.name, NO_SETUP, True, *frames([], []))
-            _add(run, 0, result)
-        else:
-            _read_results(file, result)
-    return result
+            gaps.append(f"{folder} has no run: it has no results file of lmms-eval.")
+    read = [one for file in files for one in _read(file)]
+    return FolderRuns(
+        [one for one in read if isinstance(one, Run)], [*gaps, *(one for one in read if isinstance(one, str))]
+    )
 
 
 def records(run: Run) -> Iterator[Record]:
     """Read the answers of a run again, with their texts, one at a time."""
-    return (record for record in _lines(run) if record is not None)
+    return (record for record in _records(run) if record is not None)
 
 
-def _read_results(file: Path, result: FolderRuns) -> None:
-    """Add the runs of one results file, and the sentences about it."""
+def _read(file: Path) -> Iterator[Run | str]:
+    """Yield the runs of one results file, or that of a file of traces, and sentences about them."""
+    if file.name.endswith(traces.ENDING):
+        yield from _complete(Run(file, file, traces.TASK, GENERIC.name, NO_SETUP, True, *frames([], [])), 0)
+        return
     try:
         results = json.loads(file.read_bytes())
         groups = results.get("group_subtasks") or {}
@@ -111,62 +136,13 @@ def _read_results(file: Path, result: FolderRuns) -> None:
         runs = [(_run(file, task, results), results["n-samples"][task]["effective"]) for task in tasks]
     except (OSError, *BROKEN) as error:
         cause = f"{type(error).__name__}: {error}"  # the repr of a UnicodeDecodeError has the whole file
-        result.gaps.append(f"{file} is not used: it is broken, or of another version ({cause}).")
+        yield f"{file} is not used: it is broken, or of another version ({cause})."
         return
-    before = len(result.runs)
-    for run, number in runs:
-        if run.samples_file.is_file():
-            _add(run, number, result)
-        else:
-            result.gaps.append(f"{file}: {run.task} is not used: it has no samples file. Give lmms-eval --log_samples.")
-    ours = {run.task: run.calls for run in result.runs[before:] if run.ours and len(run.calls)}
+    found = [one for run, evaluated in runs for one in _complete(run, evaluated)]
+    ours = {one.task: one.calls for one in found if isinstance(one, Run) and one.ours and len(one.calls)}
     seconds = wall_s_by_task(ours) if ours and results.get("throughput") else {}  # a resumed run has no throughput
-    result.runs[before:] = [
-        replace(run, wall_s=seconds.get(run.task)) if run.ours else run for run in result.runs[before:]
-    ]
-
-
-def _add(run: Run, number: int, result: FolderRuns) -> None:
-    """Add the run with its samples and calls, and a sentence for each thing that is wrong with them. `number`:
-    documents that lmms-eval evaluated."""
-    rows: dict[int, tuple[Line, list[Line]]] = {}
-    broken = lines = 0
-    first: Line = {}  # a trace that tells the setup of the run
-    for record in _lines(run):
-        if record is None:
-            broken += 1
-        else:
-            lines += 1
-            is_trace = "exit" in record.trace  # another model class of lmms-eval has token counts alone
-            if is_trace and (not first or ("min_confidence" in record.trace and "min_confidence" not in first)):
-                first = {name: value for name, value in record.trace.items() if name != "images"}
-            doc_id = record.row["doc_id"]
-            rows[doc_id] = record.row, [call_row(doc_id, call) for call in record.calls]
-    in_order = [rows[doc_id] for doc_id in sorted(rows)]
-    samples, calls = frames([row for row, _ in in_order], [call for _, calls in in_order for call in calls])
-    doubts = {
-        "lines that are not JSON in UTF-8, or lack a field": broken,
-        "lines that are not the last one of their document, perhaps of another run": lines - len(rows),
-        "documents without a line, which failed or were not reached": max(0, number - len(samples)),
-        "documents without a score from 0 to 1": 0 if run.task == traces.TASK else int(samples.score.isna().sum()),
-        "documents without a trace, which lmms-eval's response cache answered": samples.exit.isna().sum()
-        * (run.ours or bool(first)),
-    }
-    for side in SIDES:
-        doubts[f"calls of the {side} model that a token limit cut off"] = int(calls.cut_off[calls.side == side].sum())
-    if any(doubts.values()):
-        shown = "; ".join(f"{count} {what}" for what, count in doubts.items() if count)
-        result.gaps.append(f"{run.samples_file}: there are {shown}.")
-    run = replace(run, samples=samples, calls=calls)
-    if first:
-        prompt = traces.prompt_of(first) if run.task == traces.TASK else (run.setup.variant, run.setup.two_stage)
-        try:
-            setup, rules = setup_of(first, *prompt, run.benchmark), rules_of(first["options"])
-            run = replace(run, ours=True, setup=setup, rules=rules, engines=first["engines"])
-        except (*BROKEN, ArgumentError) as error:
-            result.gaps.append(f"{run.samples_file} is not used: its traces are of another version ({error!r}).")
-            return
-    result.runs.append(run)
+    for one in found:
+        yield replace(one, wall_s=seconds.get(one.task)) if isinstance(one, Run) and one.ours else one
 
 
 def _run(file: Path, task: str, results: Line) -> Run:
@@ -187,12 +163,145 @@ def _run(file: Path, task: str, results: Line) -> Run:
     )
 
 
-def _lines(run: Run) -> Iterator[Record | None]:
+# --- the samples of a run ---
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """What the lines of a samples file have, without their texts."""
+
+    samples: pd.DataFrame
+    calls: pd.DataFrame
+    trace: Line
+    """A trace that tells the setup of the run. Empty: there is none."""
+    broken: int
+    """Lines that cannot be read."""
+    earlier: int
+    """Lines that are not the last one of their document."""
+
+
+def _complete(run: Run, evaluated: int) -> Iterator[Run | str]:
+    """Yield the run with its samples, and sentences about them. `evaluated`: documents that lmms-eval evaluated."""
+    if not run.samples_file.is_file():
+        yield f"{run.file}: {run.task} is not used: it has no samples file. Give lmms-eval --log_samples."
+        return
+    read = _read_samples(run)
+    yield from _doubts(run, read, evaluated)
+    try:
+        yield _with_samples(run, read)
+    except (*BROKEN, ArgumentError) as error:
+        yield f"{run.samples_file} is not used: its traces are of another version ({error!r})."
+
+
+def _read_samples(run: Run) -> _Samples:
+    """Read the lines of a samples file; of several lines about a document the last one."""
+    rows: dict[int, tuple[Line, list[Line]]] = {}
+    broken = lines = 0
+    trace: Line = {}
+    for record in _records(run):
+        if record is None:
+            broken += 1
+            continue
+        lines += 1
+        # Another model class of lmms-eval has token counts alone. Not all traces of a run have its threshold.
+        if "exit" in record.trace and (not trace or {"min_confidence"} & record.trace.keys() - trace.keys()):
+            trace = {name: value for name, value in record.trace.items() if name != "images"}
+        doc_id = record.row["doc_id"]
+        rows[doc_id] = record.row, [call_row(doc_id, call) for call in record.calls]
+    in_order = [rows[doc_id] for doc_id in sorted(rows)]
+    samples, calls = frames([row for row, _ in in_order], [call for _, calls in in_order for call in calls])
+    return _Samples(samples, calls, trace, broken, lines - len(rows))
+
+
+def _doubts(run: Run, read: _Samples, evaluated: int) -> Iterator[str]:
+    """Yield a sentence about what is wrong with the samples of a run, if anything is."""
+    samples, calls = read.samples, read.calls
+    is_traced = run.ours or bool(read.trace)
+    doubts = {
+        "lines that are not JSON in UTF-8, or lack a field": read.broken,
+        "lines that are not the last one of their document, perhaps of another run": read.earlier,
+        "documents without a line, which failed or were not reached": max(0, evaluated - len(samples)),
+        "documents without a score from 0 to 1": samples.score.isna().sum() * (run.task != traces.TASK),
+        "documents without a trace, which lmms-eval's response cache answered": samples.exit.isna().sum() * is_traced,
+        **{
+            f"calls of the {side} model that a token limit cut off": calls.cut_off[calls.side == side].sum()
+            for side in SIDES
+        },
+    }
+    if any(doubts.values()):
+        shown = "; ".join(f"{count} {what}" for what, count in doubts.items() if count)
+        yield f"{run.samples_file}: there are {shown}."
+
+
+def _with_samples(run: Run, read: _Samples) -> Run:
+    """Return the run with its samples and calls, and with the setup of its trace. Raises what a broken trace raises."""
+    run = replace(run, samples=read.samples, calls=read.calls)
+    if not (trace := read.trace):
+        return run
+    prompt = traces.prompt_of(trace) if run.task == traces.TASK else (run.setup.variant, run.setup.two_stage)
+    setup, rules = setup_of(trace, *prompt, run.benchmark), rules_of(trace["options"])
+    return replace(run, ours=True, setup=setup, rules=rules, engines=trace["engines"])
+
+
+def _records(run: Run) -> Iterator[Record | None]:
     """Yield one line of a samples file after another; None for a line that cannot be read."""
     with run.samples_file.open("rb") as lines:
         for text in filter(bytes.strip, lines):
             try:
                 line = json.loads(text.decode("utf-8-sig"))
-                yield record_of(run.benchmark, traces.line_of(line) if run.task == traces.TASK else line)
+                yield record_of(traces.line_of(line) if run.task == traces.TASK else line)
             except BROKEN:
                 yield None
+
+
+# --- one line ---
+
+
+def record_of(line: Line) -> Record:
+    """Return the answer of a line; of repeats (`-n`) the first. Raises what a broken line raises."""
+    counts = line.get("token_counts") or [None]
+    trace: Line = counts[0] if isinstance(counts, list) and counts[0] else {}
+    question, answer = str(line.get("input") or ""), str(line.get("filtered_resps") or "")
+    return Record(_row(line, trace), question, answer, trace)
+
+
+def _row(line: Line, trace: Line) -> Line:
+    """Return an answer as a row of the table of samples, and its document."""
+    labels = line.get("pope_f1_score")
+    rotation = line.get("gpt_eval_score")
+    index = int(rotation["index"]) if isinstance(rotation, dict) and "index" in rotation else None
+    return {
+        "doc_id": int(line["doc_id"]),
+        "target": str(line["target"]),
+        "score": number(score_of_line(line)),
+        "predicted": _label(labels["prediction"]) if isinstance(labels, dict) else None,
+        "gold": _label(labels["ground_truth"]) if isinstance(labels, dict) else None,
+        "group": math.nan if index is None else index % CIRCULAR,
+        "is_main": index is None or index < CIRCULAR,
+        **sample_row(trace),
+    }
+
+
+def _label(text: str | None) -> str:
+    return text if text in ("yes", "no") else "other"
+
+
+def score_of_line(line: Line) -> float | None:
+    """Return the score of a sample, 0 to 1, by the results of its task's scorer. None: no score is known."""
+    for name in SCORES:
+        value = line.get(name)
+        if isinstance(value, int | float) and 0 <= value <= 1:
+            return float(value)
+    for value in line.values():
+        if isinstance(value, dict) and isinstance(value.get("score"), int | float) and 0 <= value["score"] <= 1:
+            return float(value["score"])  # POPE's own task
+    if isinstance(row := line.get("gpt_eval_score"), dict) and "prediction" in row:
+        mmbench = BENCHMARKS["mmbench_en_dev"]
+        return mmbench.score_of(mmbench.parse(str(row["prediction"]), row), str(row["answer"]))
+    if isinstance(row := line.get("mmmu_acc"), dict) and row.get("question_type") == "multiple-choice":
+        return float(row["parsed_pred"][0] == row["answer"])
+    if isinstance(row, dict):
+        from lmms_eval.tasks.mmmu.utils import eval_open
+
+        return float(eval_open(row["answer"], row["parsed_pred"][0]))
+    return None

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 import pandas as pd
 
 from lmms_eval_mai.analysis.runs.folders import Run
-from lmms_eval_mai.analysis.runs.replay import derived, replay
+from lmms_eval_mai.analysis.runs.replay import replay, run_of_replay
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
@@ -36,7 +36,7 @@ def add_replays(runs: Runs, methods: Collection[Method], thresholds: Sequence[fl
             for base, documents in replays:
                 if documents is not None:
                     setup = base.setup.of_replays.with_method(method, threshold)
-                    runs.add(derived(base, method, setup, documents, runs.call_frames(base)))
+                    runs.add(run_of_replay(base, method, setup, documents, runs.call_frames(base)))
             if all(documents is None for _, documents in replays):
                 asked = ", ".join(ask.name for ask in method.asks)
                 shown = method.name + (f",min_confidence={threshold:g}" if threshold else "")

@@ -177,27 +177,32 @@ def tokens(documents: pd.DataFrame) -> pd.Series:
     return documents.small_tokens + documents.large_tokens
 
 
-def derived(run: Run, method: Method, setup: Setup, documents: pd.DataFrame, frames: CallFrames) -> Run:
+def run_of_replay(run: Run, method: Method, setup: Setup, documents: pd.DataFrame, frames: CallFrames) -> Run:
     """Return the result of a replay as a run. `setup`: that of the new run. It has no times."""
-    calls, samples = calls_of(method, setup), run.samples
-    rows: dict[str, pd.DataFrame] = {}
-    reached = pd.Series(True, index=documents.index)
-    for step in method.steps:
-        for ask in asks_of(step):
-            for name in (*calls[ask.name].needed, *calls[ask.name].also):
-                if name in frames:
-                    rows.setdefault(name, frames[name][reached])  # of two steps with one call, more reach the first
-        if isinstance(step, Stop):
-            reached &= documents.exit != step.exit
     parsed = documents.answer
-    samples = samples.assign(
+    samples = run.samples.assign(
         score=documents.score,
-        predicted=parsed.where(parsed.isin(("yes", "no")), "other").where(samples.predicted.notna(), None),
+        predicted=parsed.where(parsed.isin(("yes", "no")), "other").where(run.samples.predicted.notna(), None),
         output_tokens=tokens(documents),
         exit=documents.exit,
         readable=parsed.notna(),
         parsed=parsed,
     )
-    made_calls = pd.concat(rows.values()).dropna(subset="side").reset_index(names="doc_id")
-    made_calls = made_calls.assign(seconds=np.nan, shared=True)[[*run.calls]].astype(run.calls.dtypes.to_dict())
-    return replace(run, setup=setup, samples=samples, calls=made_calls, wall_s=None, derived=True)
+    calls = pd.concat(_made_calls(method, setup, documents, frames)).dropna(subset="side").reset_index(names="doc_id")
+    calls = calls.assign(seconds=np.nan, shared=True)[[*run.calls]].astype(run.calls.dtypes.to_dict())
+    return replace(run, setup=setup, samples=samples, calls=calls, wall_s=None, is_replay=True)
+
+
+def _made_calls(method: Method, setup: Setup, documents: pd.DataFrame, frames: CallFrames) -> Iterator[pd.DataFrame]:
+    """Yield the calls that a replay makes, each with the documents that reach it."""
+    calls = calls_of(method, setup)
+    made: set[str] = set()
+    reached = pd.Series(True, index=documents.index)
+    for step in method.steps:
+        for ask in asks_of(step):
+            for name in (*calls[ask.name].needed, *calls[ask.name].also):
+                if name in frames and name not in made:  # of two steps with one call, more documents reach the first
+                    made.add(name)
+                    yield frames[name][reached]
+        if isinstance(step, Stop):
+            reached &= documents.exit != step.exit

@@ -13,8 +13,8 @@ from lmms_eval_mai.analysis.report import Column, Estimate, Row
 from lmms_eval_mai.analysis.runs import metrics
 from lmms_eval_mai.analysis.runs.folders import Run
 from lmms_eval_mai.analysis.runs.metrics import Clusters, Comparison
-from lmms_eval_mai.analysis.runs.replay import CallFrames, calls_of_run, derived, known_calls, replay
-from lmms_eval_mai.analysis.runs.setups import KINDS, NAMES, Kind, Setup
+from lmms_eval_mai.analysis.runs.replay import CallFrames, calls_of_run, known_calls, replay, run_of_replay
+from lmms_eval_mai.analysis.runs.setups import KINDS, NAMES, Kind, Options, Setup
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import FULL_RT, MAI, Ask, Method, Stop
@@ -43,8 +43,8 @@ class Runs:
                 )
         self.unused = [run for run in read if run not in self.runs.values()]
         for run in in_order:
-            for derived_run in short_answers(run) if run not in self.unused else ():
-                self.add(derived_run)
+            for short_run in short_answers(run) if run not in self.unused else ():
+                self.add(short_run)
         self._clusters = {name: _clusters(self.of_benchmark(name)) for name in self.benchmarks()}
         self.call_frames = functools.cache(self._call_frames)
         self.score = functools.cache(self._score)
@@ -117,7 +117,7 @@ class Runs:
     def _call_frames(self, run: Run) -> CallFrames:
         """Return all calls on the documents of a run with its models."""
         runs = self.of_benchmark(run.benchmark)
-        others = (other for other in runs if other is not run and other.ours and not other.derived)
+        others = (other for other in runs if other is not run and other.ours and not other.is_replay)
         return known_calls(run, others, *self.pair(run))
 
     # --- names ---
@@ -140,13 +140,13 @@ class Runs:
         has_prompt = setup.kind == "alone" or setup.method.thinking
         prompt = f"{'-' if setup.variant else ', '}{setup.prompt}" if has_prompt else ""
         common = self.common_options()
-        options = ", ".join(option for option in setup.options if option not in common)
+        options = ", ".join(f"{name}={value}" for name, value in setup.options if (name, value) not in common)
         return f"{method} {models}{prompt}{options and f' ({options})'}".lstrip()
 
-    def common_options(self) -> list[str]:
+    def common_options(self) -> Options:
         """Return the options that all runs have."""
         first, *others = dict.fromkeys(setup for _, setup in self.runs)
-        return [option for option in first.options if all(option in other.options for other in others)]
+        return tuple(option for option in first.options if all(option in other.options for other in others))
 
     # --- scores, costs and comparisons ---
 
@@ -217,7 +217,7 @@ def is_of_base(base: Run, run: Run) -> bool:
 
 def _asks_large(run: Run) -> bool:
     """Return whether `mai_cascade` made a run, and it asked the large model."""
-    return run.ours and not run.derived and bool((run.calls.side == "large").any())
+    return run.ours and not run.is_replay and bool((run.calls.side == "large").any())
 
 
 def _is_whole(run: Run, is_scored: bool = True) -> bool:
@@ -256,4 +256,4 @@ def short_answers(run: Run) -> Iterator[Run]:
         setup = run.setup.short(side)
         documents = replay(method, frames, setup, run.benchmark, run.rules, None) if frames else None
         if documents is not None and len(documents):
-            yield derived(run, method, setup, documents, frames)
+            yield run_of_replay(run, method, setup, documents, frames)

@@ -13,6 +13,8 @@ from lmms_eval_mai.method.files import of_steps
 from lmms_eval_mai.method.methods import FULL_RT, IN_TWO_STAGES, LARGE, MAI, VARIANT_OF, Method, prompt_of
 from lmms_eval_mai.method.prompts import Variant
 
+Options = tuple[tuple[str, Any], ...]
+"""Names and values, sorted by name."""
 Kind = Literal["alone", "full_rt", "own", "cascade"]
 KINDS: tuple[Kind, ...] = ("alone", "full_rt", "own", "cascade")
 TRANSFER_OPTIONS = ("transfer_answer", "transfer", "sparse_delta", "sparse_layer")
@@ -45,9 +47,9 @@ class Setup:
     variant: Variant | None = "S"
     """The prompt of one model alone; else that of the thinking. None: another task's own prompt."""
     two_stage: bool = False
-    options: tuple[str, ...] = ()
-    """Options that can change an answer and are not at their default, such as `temperature=0.7`, and `rules` of a run
-    that read and compared its answers by other rules than this version."""
+    options: Options = ()
+    """Options that can change an answer and are not at their default, such as `("anls_threshold", 0.5)`, and `rules` of
+    a run that read and compared its answers by other rules than this version."""
 
     @property
     def kind(self) -> Kind:
@@ -67,28 +69,28 @@ class Setup:
     @property
     def think(self) -> Variant:
         """The thinking prompt of a task that has neither E nor R."""
-        return "E" if "think=E" in self.options else "native" if "think=native" in self.options else "R"
+        think: Variant = dict(self.options).get("think", "R")
+        return think
 
     @property
     def min_confidence(self) -> float | None:
         """The threshold of the run. None: no stop uses it."""
-        options = dict(option.split("=", 1) for option in self.options)
-        return float(options["min_confidence"]) if "min_confidence" in options else None
+        return dict(self.options).get("min_confidence")
 
     @property
-    def decoding(self) -> tuple[str, ...]:
+    def decoding(self) -> Options:
         """The options that change every call."""
-        return self._options_without((*TRANSFER_OPTIONS, *AGREEMENT_OPTIONS, "min_confidence", "think", "rules"))
+        return without((*TRANSFER_OPTIONS, *AGREEMENT_OPTIONS, "min_confidence", "think", "rules"), self.options)
 
     @property
-    def decoding_of_others(self) -> tuple[str, ...]:
+    def decoding_of_others(self) -> Options:
         """The options that change the calls in which the model does not think by itself."""
-        return self._options_without(NATIVE_OPTIONS, self.decoding)
+        return without(NATIVE_OPTIONS, self.decoding)
 
     @property
-    def transfer(self) -> tuple[str, ...]:
+    def transfer(self) -> Options:
         """The options that change the transfer."""
-        return tuple(option for option in self.options if option.partition("=")[0] in TRANSFER_OPTIONS)
+        return tuple((name, value) for name, value in self.options if name in TRANSFER_OPTIONS)
 
     @property
     def of_replays(self) -> "Setup":
@@ -103,7 +105,7 @@ class Setup:
 
     def alone(self, side: Side, variant: Variant | None, two_stage: bool = False) -> "Setup":
         """Return the setup of one model of this pair."""
-        options = self.decoding if variant == "native" else self._options_without(NATIVE_OPTIONS, self.decoding)
+        options = self.decoding if variant == "native" else self.decoding_of_others
         return Setup(LARGE, self.model_of(side), "", variant, two_stage, options)
 
     def short(self, side: Side) -> "Setup":
@@ -121,15 +123,22 @@ class Setup:
             return self.alone(method.sides[0], VARIANT_OF.get(prompt), self.two_stage and prompt in IN_TWO_STAGES)
         unused: tuple[str, ...] = () if any(stop.agree for stop in method.stops) else AGREEMENT_OPTIONS
         unused += () if any(ask.of for ask in method.asks) else TRANSFER_OPTIONS
-        options = self._options_without((*unused, "min_confidence"))
+        options = dict(without((*unused, "min_confidence"), self.options))
         if method.needs_threshold and threshold is not None:
-            options = tuple(sorted((*options, f"min_confidence={threshold!r}")))
+            options["min_confidence"] = threshold
         *small, model = map(self.model_of, method.sides)
-        return replace(self, method=method, model=model, small="".join(small), options=options)
+        return replace(self, method=method, model=model, small="".join(small), options=pairs(options))
 
-    def _options_without(self, names: Collection[str], options: Collection[str] | None = None) -> tuple[str, ...]:
-        kept = self.options if options is None else options
-        return tuple(option for option in kept if option.partition("=")[0] not in names)
+
+def without(names: Collection[str], options: Options) -> Options:
+    """Return the options that do not have one of these names."""
+    return tuple((name, value) for name, value in options if name not in names)
+
+
+def pairs(options: Mapping[str, Any]) -> Options:
+    """Return options as pairs that can be hashed: a list or a mapping as its text."""
+    values = {name: str(value) if isinstance(value, list | dict) else value for name, value in options.items()}
+    return tuple(sorted(values.items()))
 
 
 def setup_of(trace: Mapping[str, Any], variant: Variant | None, two_stage: bool, benchmark: str) -> Setup:
@@ -139,7 +148,7 @@ def setup_of(trace: Mapping[str, Any], variant: Variant | None, two_stage: bool,
     method = of_steps(name, trace["steps"], "The method of the trace")
     *small, model = (identity(trace.get(side, "")) for side in method.sides)
     if len(method.asks) == 1:
-        return Setup(method, model, "", variant, two_stage, _written(options)).with_method(method)
+        return Setup(method, model, "", variant, two_stage, pairs(options)).with_method(method)
     if options.get("transfer_answer") == prompts.TRANSFER_ANSWER[benchmark_of(benchmark).transfer_prompt]:
         del options["transfer_answer"]
     if (threshold := trace.get("min_confidence")) is not None:
@@ -149,7 +158,7 @@ def setup_of(trace: Mapping[str, Any], variant: Variant | None, two_stage: bool,
     if variant is not None:  # it names the thinking prompt
         think = options.pop("think", "R")
         variant = variant if variant != "S" else think
-    return Setup(method, model, "".join(small), variant, two_stage, _written(options))
+    return Setup(method, model, "".join(small), variant, two_stage, pairs(options))
 
 
 def setup_of_other(results: Mapping[str, Any], variant: Variant | None, two_stage: bool) -> Setup:
@@ -163,17 +172,13 @@ def setup_of_other(results: Mapping[str, Any], variant: Variant | None, two_stag
         gen_kwargs = " ".join(f"{name}={value}" for name, value in sorted(gen_kwargs.items()))
     names = ("pretrained", "model_version", "model", "model_id", "path")
     named = next((arguments[name] for name in names if arguments.get(name)), config.get("model") or "")
-    options = _written({"gen_kwargs": gen_kwargs} if gen_kwargs else {})
-    return Setup(LARGE, str(named), "", variant, two_stage, options)
+    options = {"gen_kwargs": gen_kwargs} if gen_kwargs else {}
+    return Setup(LARGE, str(named), "", variant, two_stage, pairs(options))
 
 
 def rules_of(options: Mapping[str, Any]) -> AgreementRules:
     """Return the rules of agreement of a trace."""
     return AgreementRules(**{name: options[name] for name in AGREEMENT_OPTIONS if name in options})
-
-
-def _written(options: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(f"{name}={value}" for name, value in sorted(options.items()))
 
 
 def identity(model: str) -> str:

@@ -40,7 +40,7 @@ def of_runs(runs: Runs, tables: Collection[str] = ("all",), profile: seconds.Pro
     chosen = paper_tables.NUMBERS if {"paper", "all"} & {*tables} else tables
     made = [table for make in SUMMARY for table in make(runs)]
     made += paper_tables.tables(runs, chosen, profile or seconds.of_paper())
-    common = ", ".join(runs.common_options())
+    common = ", ".join(f"{name}={value}" for name, value in runs.common_options())
     legend = (f"Options of all methods: {common}",) if common else ()
     resampled = filter(None, map(runs.resampling, runs.benchmarks()))
     return Report(tuple(made), (*runs.gaps, *resampled, *_other_numbers(runs), *_on_calibrated(runs)), legend)

@@ -19,8 +19,7 @@ import numpy as np
 from lmms_eval_mai import __version__
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
 from lmms_eval_mai.analysis.report import Report
-from lmms_eval_mai.analysis.runs.folders import Run, records
-from lmms_eval_mai.analysis.runs.rows import Record
+from lmms_eval_mai.analysis.runs.folders import Record, Run, records
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.runs.setups import KINDS
 from lmms_eval_mai.analysis.tables.formats import text
@@ -33,9 +32,6 @@ X_AXIS, Y_AXIS = (42, 466), (240, 12)
 """Where the axes of a chart begin and end, in its figure of 480 x 280."""
 TOKENS = [step * 10.0**power for power in range(-1, 6) for step in (1, 2, 5)]
 """Ticks of the logarithmic axis."""
-
-BESIDE = ((7, -5), (-16, -5), (7, 14), (-16, 14))
-"""Places of the label of a point: to the right and down, in units of the figure."""
 
 Images = Mapping[str, Mapping[int, str]]
 """Benchmark -> document -> its image: WebP in base64."""
@@ -90,17 +86,13 @@ def html(report: Report, runs: Runs, images: Images) -> str:
 def score_over_tokens(runs: Runs, benchmark: str) -> dict[str, Any] | None:
     """Return the figure of a benchmark: its points and ticks with their places, and each point in words. None: no
     method has a score and output tokens."""
-    methods = []
-    for run in runs.of_benchmark(benchmark):
-        costs = spent(run)
-        score, tokens = runs.score(run), sum(costs[f"{side}_tokens"] or 0 for side in SIDES)
-        if score is not None and tokens:
-            methods.append((runs.name(run.setup), run.setup.kind, tokens, score))
+    costs = {run: sum(spent(run)[f"{side}_tokens"] or 0 for side in SIDES) for run in runs.of_benchmark(benchmark)}
+    methods = [(run, tokens, score) for run, tokens in costs.items() if tokens and (score := runs.score(run))]
     if not methods:
         return None
     ends = [end for *_, score in methods for end in (score.value, score.low, score.high) if end is not None]
     step = next((step for step in (1, 2, 5, 10) if max(ends) - min(ends) <= 6 * step), 20)
-    x_ticks = ticks([tokens for _, _, tokens, _ in methods], TOKENS)
+    x_ticks = ticks([tokens for _, tokens, _ in methods], TOKENS)
     y_ticks = ticks(ends, range(0, 101, step))
 
     def x(tokens: float) -> float:
@@ -109,31 +101,21 @@ def score_over_tokens(runs: Runs, benchmark: str) -> dict[str, Any] | None:
     def y(score: float) -> float:
         return round(float(np.interp(score, [y_ticks[0], y_ticks[-1]], Y_AXIS)), 1)
 
-    points: list[dict[str, Any]] = []
-    taken = [(x(tokens) - 4, y(score.value) + 5) for _, _, tokens, score in methods]
-    for name, kind, tokens, score in methods:
-        # A label stands beside its point, and where it covers no other point or label if there is such a place.
-        places = [(x(tokens) + right, round(y(score.value) + down, 1)) for right, down in BESIDE]
-        free = [place for place in places if all(abs(place[0] - a) >= 10 or abs(place[1] - b) >= 10 for a, b in taken)]
-        label_x, label_y = (free or places)[0]
-        taken.append((label_x, label_y))
-        points.append(
+    return {
+        "benchmark": benchmark_name(benchmark),
+        "x_ticks": [(x(tick), f"{tick:,g}") for tick in x_ticks],
+        "y_ticks": [(y(tick), f"{tick:g}") for tick in y_ticks],
+        "points": [
             {
                 "x": x(tokens),
                 "y": y(score.value),
                 "low": y(score.value if score.low is None else score.low),
                 "high": y(score.value if score.high is None else score.high),
-                "label_x": label_x,
-                "label_y": label_y,
-                "kind": kind,
-                "words": f"{name}: score {score.shown(1)}, {tokens:,.1f} output tokens",
+                "kind": run.setup.kind,
+                "words": f"{runs.name(run.setup)}: score {score.shown(1)}, {tokens:,.1f} output tokens",
             }
-        )
-    return {
-        "benchmark": benchmark_name(benchmark),
-        "x_ticks": [(x(tick), f"{tick:,g}") for tick in x_ticks],
-        "y_ticks": [(y(tick), f"{tick:g}") for tick in y_ticks],
-        "points": points,
+            for run, tokens, score in methods
+        ],
     }
 
 
@@ -149,7 +131,7 @@ def ticks(values: Sequence[float], choices: Sequence[float]) -> list[float]:
 
 def shown_runs(runs: Runs) -> list[Run]:
     """Return the runs whose samples the page shows: the cascades first, then Full RT, then single models."""
-    return [run for kind in reversed(KINDS) for run in runs.of(kind) if not run.derived and len(run.samples)]
+    return [run for kind in reversed(KINDS) for run in runs.of(kind) if not run.is_replay and len(run.samples)]
 
 
 def samples(run: Run, images: Mapping[int, int]) -> list[dict[str, Any]]:
