@@ -76,9 +76,9 @@ def _run_models(runs: Sequence[PlannedRun], tasks: Any, options: Options, output
             _evaluate(run, model, tasks, _parse(options.command(run, unfinished)), folder)
             files = [file for file in unfinished.rglob("*") if file.is_file()]
             for file in sorted(files, key=lambda file: file.name.endswith(RESULTS)):  # a results file finishes the run
-                place = folder / file.relative_to(unfinished)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                file.rename(place)
+                target = folder / file.relative_to(unfinished)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                file.rename(target)
             shutil.rmtree(unfinished)
     finally:
         gc.unfreeze()

@@ -57,7 +57,7 @@ def terminal(report: Report) -> str:
 
 def _terminal_table(table: Table) -> str:
     rows = [[column.title for column in table.columns], *texts(table).values.tolist()]  # tabulate pads its own headings
-    return tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=_aligned(table))
+    return str(tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=_aligned(table)))
 
 
 def _aligned(table: Table) -> list[str]:
