@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from lmms_eval_mai.analysis.frames import Frames
-    from lmms_eval_mai.analysis.runs.folders import Run
+    from lmms_eval_mai.analysis.runs.folders import FinishedRun
 
 __all__ = ["read"]
 
@@ -45,9 +45,9 @@ def read(folders: "Sequence[Path | str]") -> "Frames":
     return Frames(*(pd.concat(parts, ignore_index=True) for parts in (samples, calls)))
 
 
-def _with_keys(run: "Run", name: str, data: "pd.DataFrame") -> "pd.DataFrame":
+def _with_keys(run: "FinishedRun", name: str, data: "pd.DataFrame") -> "pd.DataFrame":
     setup, method = run.setup, run.setup.method.name if run.ours else ""
-    if setup.kind == "alone" and len(run.calls):
+    if setup.family == "alone" and len(run.calls):
         method = str(run.calls.side.iloc[0])
     small, large = (setup.model, "") if method == "small" else (setup.small, setup.model)
     keys = (run.benchmark, method, name, small, large, str(run.file))

@@ -20,7 +20,7 @@ SAMPLES: dict[str, tuple[type, str]] = {
     "gold": (object, "POPE: the gold label"),
     "group": (float, "MMBench: the question that the document is a rotation of; nan for others"),
     "is_main": (bool, "MMBench: whether this is the question in its original order"),
-    "kind": (object, "The category of the question, as its trace names it; None if the data set has none"),
+    "category": (object, "The category of the question, as its trace names it; None if the data set has none"),
     "images": (object, "The hashes of its images; None if they are not logged"),
     "output_tokens": (float, "Of both models; nan if there are no token counts"),
     "exit": (object, "None without a trace"),
@@ -66,14 +66,14 @@ class Frames(NamedTuple):
     """`CALLS`."""
 
 
-def frames(rows: Sequence[Record], calls: Sequence[Record]) -> Frames:
+def samples_and_calls(rows: Sequence[Record], calls: Sequence[Record]) -> Frames:
     """Return rows of samples (`sample_row`) and of calls (`call_row`) as frames. Both may lack what is not known."""
-    types = {"doc_id": int} | {name: kind for name, (kind, _) in SAMPLES.items()}
+    types = {"doc_id": int} | {name: dtype for name, (dtype, _) in SAMPLES.items()}
     samples = {
-        name: pd.Series([row.get(name, name == "is_main" if kind is bool else None) for row in rows], dtype=kind)
-        for name, kind in types.items()
+        name: pd.Series([row.get(name, name == "is_main" if dtype is bool else None) for row in rows], dtype=dtype)
+        for name, dtype in types.items()
     }
-    columns = {name: pd.Series([call.get(name) for call in calls], dtype=kind) for name, (kind, _) in CALLS.items()}
+    columns = {name: pd.Series([call.get(name) for call in calls], dtype=dtype) for name, (dtype, _) in CALLS.items()}
     return Frames(pd.DataFrame(samples).set_index("doc_id"), pd.DataFrame(columns))
 
 
@@ -81,7 +81,7 @@ def sample_row(trace: Record) -> Record:
     """Return what a trace tells about its sample."""
     selection = trace.get("selection") or {}
     return {
-        "kind": trace.get("category"),
+        "category": trace.get("category"),
         "images": tuple(trace["images"]) if trace.get("images") else None,
         "output_tokens": number(trace.get("output_tokens")),
         "exit": trace.get("exit"),

@@ -182,9 +182,9 @@ def _cluster_sums(parts: Array, clusters: Sequence[int] | Array | None) -> Array
     parts = np.asarray(parts, dtype=np.float64)
     if clusters is None:
         return parts
-    _, place = np.unique(np.asarray(clusters), return_inverse=True)
-    sums = np.zeros((int(place.max()) + 1, parts.shape[1]))
-    np.add.at(sums, place, parts)
+    _, cluster = np.unique(np.asarray(clusters), return_inverse=True)
+    sums = np.zeros((int(cluster.max()) + 1, parts.shape[1]))
+    np.add.at(sums, cluster, parts)
     return sums
 
 
@@ -224,9 +224,9 @@ def paired_loss_p_value(worse: int, better: int, number: int, most: float) -> fl
     # scipy's probabilities of all numbers of losses need ten times as long. Those that are left out add nothing.
     ways = special.gammaln(number + 1) - special.gammaln(lost + 1) - special.gammaln(number - lost + 1)
     chances = np.exp(ways + lost * np.log(rates + most) + (number - lost) * np.log1p(-rates - most))
-    rate, place = np.nonzero(chances > 1e-12)
-    more = stats.binom.sf(high[place] - 1, number - lost[place], others[rate, 0])
-    return float(min(1.0, np.bincount(rate, chances[rate, place] * more).max()))
+    rate, losses = np.nonzero(chances > 1e-12)
+    more = stats.binom.sf(high[losses] - 1, number - lost[losses], others[rate, 0])
+    return float(min(1.0, np.bincount(rate, chances[rate, losses] * more).max()))
 
 
 def _tango_score(worse: Array, better: Array, number: int, most: float) -> Array:

@@ -25,7 +25,7 @@ class Estimate:
 
 
 Cell = Estimate | float | int | str | None
-Kind = Literal["text", "count", "number", "percent", "brief", "p"]
+CellType = Literal["text", "count", "number", "percent", "brief", "p"]
 """text: a name. count: a whole number. number: an `Estimate` or a float. percent: the same, a score or a share of
 documents in percent. brief: the same, and people read it without its interval. p: a p-value."""
 
@@ -39,7 +39,7 @@ class Column(Generic[Row]):
 
     title: str
     """May have several lines."""
-    kind: Kind
+    type: CellType
     digits: int
     """Decimal places of the printed numbers."""
     cell: Callable[[Row], Cell]

@@ -102,7 +102,7 @@ def _write(file: Path, promise: "Promise", choices: "list[Choice]", runs: "Runs"
         {choice.benchmark: choice.threshold for choice in choices if choice.threshold is not None},
         sentence,
         {choice.benchmark: choice.losses.documents for choice in choices},
-        run.setup.of_replays.variant or run.setup.think,
+        run.setup.replay_setup.variant or run.setup.think,
     )
     nothing = calibration.Calibration({}, {})
     earlier = calibration.read(str(file)) if file.exists() else nothing

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
-from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.other_methods import add_replays
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.tables import build, page, seconds
@@ -124,7 +124,7 @@ def load_images(runs: Runs) -> Images:
     return images
 
 
-def _thumbnails(run: Run) -> Iterator[tuple[int, str]]:
+def _thumbnails(run: FinishedRun) -> Iterator[tuple[int, str]]:
     """Yield each document with its first image, reduced, as WebP in base64, until `BYTES` are used. Raises
     `ArgumentError` if the data set is not that of the run, and the errors of the task."""
     from lmms_eval_mai.harness.documents import load_task, task_manager  # only images need them

@@ -10,7 +10,7 @@ from support.tables import row_of, value
 from support.worlds import pope_world
 
 from lmms_eval_mai.analysis.report import Estimate, Report
-from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.tables.build import read, report
 
@@ -75,6 +75,6 @@ def test_documents_are_joined_by_common_images_and_by_rotations_of_a_question(tm
     assert runs.clusters(one(runs)) is None and runs.resampling("pope") is None
 
 
-def one(runs: Runs) -> Run:
+def one(runs: Runs) -> FinishedRun:
     (run,) = runs.runs.values()
     return run

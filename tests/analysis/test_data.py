@@ -8,7 +8,7 @@ import pandas as pd
 from support.folders import LARGE, POPE, SMALL, Answers, World, line, write_run
 
 from lmms_eval_mai.analysis import KEYS, read
-from lmms_eval_mai.analysis.frames import CALLS, SAMPLES, frames, wall_s_by_task
+from lmms_eval_mai.analysis.frames import CALLS, SAMPLES, samples_and_calls, wall_s_by_task
 
 DOCS = Path(__file__).parents[2] / "docs" / "reports.md"
 
@@ -39,8 +39,8 @@ def test_the_example_of_the_documentation_answers_its_questions(tmp_path: Path, 
     names: dict[str, Any] = {}
     monkeypatch.chdir(tmp_path)
     exec(example, names)
-    by_kind: pd.DataFrame = names["by_kind"]
-    assert by_kind.loc[("shapes", "maps", "agree_short")].tolist() == [2, 1]
+    by_category: pd.DataFrame = names["by_category"]
+    assert by_category.loc[("shapes", "maps", "agree_short")].tolist() == [2, 1]
     assert names["lengths"].loc[("full_rt", "small")].tolist() == [100, 100]
 
 
@@ -51,7 +51,7 @@ def test_the_time_between_the_ends_of_two_documents_belongs_to_the_task_of_the_s
         for task, of_task in ends.items()
     }
     columns = {name: 0 for name, (kind, _) in CALLS.items() if kind is int}
-    calls = {task: frames([], [columns | row for row in of_task]).calls for task, of_task in rows.items()}
+    calls = {task: samples_and_calls([], [columns | row for row in of_task]).calls for task, of_task in rows.items()}
     assert wall_s_by_task(calls) == {"pope_s": 0.5 + 16, "pope_r": 4 + 1}
     calls["pope_r"].loc[0, "seconds"] = None  # it is shared
     assert wall_s_by_task(calls) == {}

@@ -119,7 +119,7 @@ def test_a_run_with_a_broken_or_missing_file_is_named_and_the_others_are_used(
     else:
         next(broken.parent.glob(f"*{name}*")).write_text(text, errors="surrogateescape")
     found = read_runs([tmp_path])
-    assert [run.setup.kind for run in found.runs] == ["full_rt"]
+    assert [run.setup.family for run in found.runs] == ["full_rt"]
     (gap,) = found.gaps
     assert str(broken) in gap and "is not used" in gap
 

@@ -12,7 +12,7 @@ from support.folders import LARGE, POPE, SMALL, World, call, line, write_run
 from support.pope_scripts import exit_of, pope_scripts
 
 from lmms_eval_mai.analysis.frames import CALLS, SAMPLES
-from lmms_eval_mai.analysis.runs.folders import Run, read_runs, records
+from lmms_eval_mai.analysis.runs.folders import FinishedRun, read_runs, records
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.runs.setups import Setup
 from lmms_eval_mai.analysis.tables.summary import spent
@@ -28,7 +28,7 @@ def rows(table: pd.DataFrame, *columns: str) -> list[tuple[Any, ...]]:
     return list(found.where(found.notna(), None).itertuples(index=False, name=None))
 
 
-def one_run(folder: Path) -> Run:
+def one_run(folder: Path) -> FinishedRun:
     (run,) = read_runs([folder]).runs
     return run
 
@@ -101,7 +101,7 @@ def test_a_setup_is_that_of_the_traces_and_the_task_whatever_the_arguments_say(
     with_options(options).write(tmp_path, method, suffix, model_args="method=small,anls_threshold=0.7")
     run = one_run(tmp_path)
     assert run.setup == setup
-    assert run.setup.kind == {"mai": "cascade", "full_rt": "full_rt", "own_thinking": "own"}.get(method, "alone")
+    assert run.setup.family == {"mai": "cascade", "full_rt": "full_rt", "own_thinking": "own"}.get(method, "alone")
 
 
 @pytest.mark.parametrize("suffix", ["s", "r_s2"])

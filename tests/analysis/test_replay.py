@@ -180,10 +180,10 @@ def test_methods_are_replayed_once_for_each_pair_transfer_and_rule_of_agreement(
     world.write(tmp_path / "large", "large", "r")
     kinds = ("cascade", "own", "full_rt", "alone")
     runs = read([tmp_path])
-    assert [runs.name(run.setup) for run in runs.bases(*kinds)] == ["Full RT big + tiny-R"]
+    assert [runs.name(run.setup) for run in runs.replayable(*kinds)] == ["Full RT big + tiny-R"]
     world.write(tmp_path / "confidence", "mai_confidence")
     for option in ({}, {"transfer_answer": "keep"}, {"anls_threshold": 0.5}):
         dataclasses.replace(world, options=option).write(tmp_path / str(option), "mai")
     runs = read([tmp_path])
     names = ["", " (anls_threshold=0.5)", " (transfer_answer=keep)"]
-    assert [runs.name(run.setup) for run in runs.bases(*kinds)] == [f"MAI big + tiny-R{name}" for name in names]
+    assert [runs.name(run.setup) for run in runs.replayable(*kinds)] == [f"MAI big + tiny-R{name}" for name in names]

@@ -324,8 +324,8 @@ def test_a_method_answers_with_its_baseline_where_no_answer_is_sure(
 ) -> None:
     made = World("shapes", [replace(GUESS, transferred="green", large_thought="green"), RIGHT, LOST])
     runs = read([write(made, tmp_path)])
-    (run,) = runs.bases("cascade")
-    of_run = (runs.call_frames(run), run.setup, "shapes", AgreementRules(), NEVER)
+    (run,) = runs.replayable("cascade")
+    of_run = (runs.calls_by_name(run), run.setup, "shapes", AgreementRules(), NEVER)
     decided, base = (replay(one, *of_run) for one in (method, BASELINES[baseline]))
     assert decided is not None and base is not None
     assert list(decided.answer) == list(base.answer) and list(decided.score) == list(base.score)

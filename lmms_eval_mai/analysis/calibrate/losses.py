@@ -15,9 +15,9 @@ from lmms_eval_mai.analysis.intervals import Array
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
 from lmms_eval_mai.analysis.report import Estimate
 from lmms_eval_mai.analysis.runs import metrics
-from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.other_methods import has_rules, replay_of
-from lmms_eval_mai.analysis.runs.replay import CallFrames, agree, calls_of, replay, tokens
+from lmms_eval_mai.analysis.runs.replay import CallsByName, agree, call_names, replay, tokens
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, benchmark_of
@@ -71,7 +71,7 @@ class Losses:
     """What the cascade loses against the baseline on the documents of one benchmark, at each threshold, in the order of
     `THRESHOLDS`."""
 
-    run: Run
+    run: FinishedRun
     """The run whose documents these are."""
     values: Array
     """The loss, of shape (thresholds, images): the score of the baseline minus that of the cascade, as a mean over the
@@ -100,7 +100,7 @@ def losses_of_runs(runs: Runs, promise: Promise) -> list[Losses]:
     """
     by_benchmark: dict[str, Losses] = {}
     missing = []
-    for run in _bases(runs, is_scored=promise.loss == "score"):
+    for run in _calibrated_runs(runs, is_scored=promise.loss == "score"):
         losses = _losses(runs, run, promise)
         if losses is None:
             missing.append(runs.name(run.setup))
@@ -121,17 +121,17 @@ def losses_of_runs(runs: Runs, promise: Promise) -> list[Losses]:
     return list(by_benchmark.values())
 
 
-def _bases(runs: Runs, is_scored: bool) -> list[Run]:
+def _calibrated_runs(runs: Runs, is_scored: bool) -> list[FinishedRun]:
     """Return a run of each pair on each benchmark: a cascade, or else a run of the large model, which others
     complete."""
-    bases = runs.bases("cascade", is_scored=is_scored)
-    cascades = [run for run in bases if has_rules(run) or run.benchmark == GENERIC.name]
+    cascades = runs.replayable("cascade", is_scored=is_scored)
+    cascades = [run for run in cascades if has_rules(run) or run.benchmark == GENERIC.name]
     benchmarks = {run.benchmark for run in cascades}
-    others = runs.bases("own", "alone", is_scored=is_scored)
+    others = runs.replayable("own", "alone", is_scored=is_scored)
     return [*cascades, *(run for run in others if run.benchmark not in benchmarks)]
 
 
-def _losses(runs: Runs, run: Run, promise: Promise) -> Losses | None:
+def _losses(runs: Runs, run: FinishedRun, promise: Promise) -> Losses | None:
     """Return the losses on the documents of a run. None: a call is missing."""
     documents = _documents(runs, run, promise)
     if documents is None:
@@ -146,7 +146,7 @@ def _losses(runs: Runs, run: Run, promise: Promise) -> Losses | None:
 
     baseline = metrics.units(run.samples, documents.baseline)
     lost = metrics.units(run.samples, at_each("cheapest", "never")).rsub(baseline, axis=0)
-    clusters = metrics.places_of(baseline.index, runs.clusters(run))
+    clusters = metrics.cluster_of(baseline.index, runs.clusters(run))
     images = np.arange(len(baseline)) if clusters is None else pd.factorize(clusters)[0]
     # A few scores of ANLS may be 0 or 1.
     is_anls = run.benchmark == "infovqa_val" and promise.loss == "score"
@@ -162,13 +162,13 @@ def _losses(runs: Runs, run: Run, promise: Promise) -> Losses | None:
     )
 
 
-def _documents(runs: Runs, run: Run, promise: Promise) -> pd.DataFrame | None:
+def _documents(runs: Runs, run: FinishedRun, promise: Promise) -> pd.DataFrame | None:
     """Return a row for each document: its scores with the `cheapest` threshold, if the model is `never` sure, and of
     the `baseline`; the output tokens of the first two, and those before the `first` check; the log-probability. None:
     a call is missing."""
-    setup, method = run.setup.of_replays, promise.method
-    calls = calls_of(method, setup)
-    frames = runs.call_frames(run)
+    setup, method = run.setup.replay_setup, promise.method
+    calls = call_names(method, setup)
+    frames = runs.calls_by_name(run)
     if promise.loss == "answers":
         frames = _scored_by_baseline(run, frames, promise)
     sure = frames.get(calls[promise.stop.sure].answer)
@@ -194,10 +194,10 @@ def _documents(runs: Runs, run: Run, promise: Promise) -> pd.DataFrame | None:
     )
 
 
-def _scored_by_baseline(run: Run, frames: CallFrames, promise: Promise) -> CallFrames:
+def _scored_by_baseline(run: FinishedRun, frames: CallsByName, promise: Promise) -> CallsByName:
     """Return the calls with the score 1 for an answer that is the same as that of the baseline, by the benchmark's own
     rule, and 0 for others."""
-    last = calls_of(promise.baseline, run.setup.of_replays)[promise.baseline.stops[-1].answer].answer
+    last = call_names(promise.baseline, run.setup.replay_setup)[promise.baseline.stops[-1].answer].answer
     if last not in frames:
         return frames
     answers = frames[last].parsed
@@ -207,7 +207,7 @@ def _scored_by_baseline(run: Run, frames: CallFrames, promise: Promise) -> CallF
     }
 
 
-def _distance(runs: Runs, run: Run) -> Estimate | None:
+def _distance(runs: Runs, run: FinishedRun) -> Estimate | None:
     """Return the score of large R minus that of Full RT, in points. None: one of them is not known."""
     full_rt, large_r = (replay_of(runs, run, method) for method in BASELINES.values())
     if run.samples.score.isna().any() or full_rt is None or large_r is None:
@@ -215,7 +215,7 @@ def _distance(runs: Runs, run: Run) -> Estimate | None:
     return runs.difference(run, large_r.score, full_rt.score)
 
 
-def _check_images(run: Run) -> None:
+def _check_images(run: FinishedRun) -> None:
     """Refuse documents that may share images which nobody names: the tests would take them as independent."""
     may_share = benchmark_of(run.benchmark).shares_images or run.benchmark not in BENCHMARKS
     if may_share and run.samples.images.isna().any():

@@ -1,8 +1,8 @@
 """Reads lmms-eval's output folders.
 
-A folder has `<time>_results.json` and `<time>_samples_<task>.jsonl`. A results file gives one `Run` for each of its
-tasks, with a frame of its samples and a frame of its calls. The texts of calls are not kept; `records` reads them
-again. What is missing or broken becomes a sentence, and the rest is used.
+A folder has `<time>_results.json` and `<time>_samples_<task>.jsonl`. A results file gives one `FinishedRun` for each
+of its tasks, with a frame of its samples and a frame of its calls. The texts of calls are not kept; `records` reads
+them again. What is missing or broken becomes a sentence, and the rest is used.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from lmms_eval_mai.analysis.frames import call_row, frames, number, sample_row, wall_s_by_task
+from lmms_eval_mai.analysis.frames import call_row, number, sample_row, samples_and_calls, wall_s_by_task
 from lmms_eval_mai.analysis.runs import traces
 from lmms_eval_mai.analysis.runs.setups import Setup, rules_of, setup_of, setup_of_other
 from lmms_eval_mai.contract import SIDES, Side
@@ -38,7 +38,7 @@ BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class FinishedRun:
     """One task of one lmms-eval command."""
 
     file: Path
@@ -93,7 +93,7 @@ class Record:
 class FolderRuns:
     """The runs in some folders, and a sentence for each gap."""
 
-    runs: Sequence[Run] = ()
+    runs: Sequence[FinishedRun] = ()
     gaps: Sequence[str] = ()
 
 
@@ -115,19 +115,21 @@ def read_runs(folders: Sequence[Path]) -> FolderRuns:
             gaps.append(f"{folder} has no run: it has no results file of lmms-eval.")
     read = [one for file in files for one in _read(file)]
     return FolderRuns(
-        [one for one in read if isinstance(one, Run)], [*gaps, *(one for one in read if isinstance(one, str))]
+        [one for one in read if isinstance(one, FinishedRun)], [*gaps, *(one for one in read if isinstance(one, str))]
     )
 
 
-def records(run: Run) -> Iterator[Record]:
+def records(run: FinishedRun) -> Iterator[Record]:
     """Read the answers of a run again, with their texts, one at a time."""
     return (record for record in _records(run) if record is not None)
 
 
-def _read(file: Path) -> Iterator[Run | str]:
+def _read(file: Path) -> Iterator[FinishedRun | str]:
     """Yield the runs of one results file, or that of a file of traces, and sentences about them."""
     if file.name.endswith(traces.ENDING):
-        yield from _complete(Run(file, file, traces.TASK, GENERIC.name, NO_SETUP, True, *frames([], [])), 0)
+        yield from _complete(
+            FinishedRun(file, file, traces.TASK, GENERIC.name, NO_SETUP, True, *samples_and_calls([], [])), 0
+        )
         return
     try:
         results = json.loads(file.read_bytes())
@@ -139,25 +141,25 @@ def _read(file: Path) -> Iterator[Run | str]:
         yield f"{file} is not used: it is broken, or of another version ({cause})."
         return
     found = [one for run, evaluated in runs for one in _complete(run, evaluated)]
-    ours = {one.task: one.calls for one in found if isinstance(one, Run) and one.ours and len(one.calls)}
+    ours = {one.task: one.calls for one in found if isinstance(one, FinishedRun) and one.ours and len(one.calls)}
     seconds = wall_s_by_task(ours) if ours and results.get("throughput") else {}  # a resumed run has no throughput
     for one in found:
-        yield replace(one, wall_s=seconds.get(one.task)) if isinstance(one, Run) and one.ours else one
+        yield replace(one, wall_s=seconds.get(one.task)) if isinstance(one, FinishedRun) and one.ours else one
 
 
-def _run(file: Path, task: str, results: Line) -> Run:
+def _run(file: Path, task: str, results: Line) -> FinishedRun:
     """Return a run without its samples."""
     metadata = results["configs"][task].get("metadata")
     mai = (metadata.get("mai") if isinstance(metadata, dict) else None) or {}  # other tasks have a list
     variant, two_stage = VARIANTS.get(mai.get("variant") or "", (None, False))
-    return Run(
+    return FinishedRun(
         file=file,
         samples_file=file.with_name(f"{file.name.removesuffix(RESULTS)}_samples_{task}.jsonl"),
         task=task,
         benchmark=mai.get("benchmark") or BUILT_IN.get(task, task),
         setup=setup_of_other(results, variant, two_stage),
         ours=results["config"].get("model") == "mai_cascade",
-        **frames([], [])._asdict(),
+        **samples_and_calls([], [])._asdict(),
         wall_s=(results.get("throughput") or {}).get("total_elapsed_time") if len(results["results"]) == 1 else None,
         is_part=bool(results["config"].get("limit") or results["config"].get("offset")),
     )
@@ -180,7 +182,7 @@ class _Samples:
     """Lines that are not the last one of their document."""
 
 
-def _complete(run: Run, evaluated: int) -> Iterator[Run | str]:
+def _complete(run: FinishedRun, evaluated: int) -> Iterator[FinishedRun | str]:
     """Yield the run with its samples, and sentences about them. `evaluated`: documents that lmms-eval evaluated."""
     if not run.samples_file.is_file():
         yield f"{run.file}: {run.task} is not used: it has no samples file. Give lmms-eval --log_samples."
@@ -193,7 +195,7 @@ def _complete(run: Run, evaluated: int) -> Iterator[Run | str]:
         yield f"{run.samples_file} is not used: its traces are of another version ({error!r})."
 
 
-def _read_samples(run: Run) -> _Samples:
+def _read_samples(run: FinishedRun) -> _Samples:
     """Read the lines of a samples file; of several lines about a document the last one."""
     rows: dict[int, tuple[Line, list[Line]]] = {}
     broken = lines = 0
@@ -209,11 +211,11 @@ def _read_samples(run: Run) -> _Samples:
         doc_id = record.row["doc_id"]
         rows[doc_id] = record.row, [call_row(doc_id, call) for call in record.calls]
     in_order = [rows[doc_id] for doc_id in sorted(rows)]
-    samples, calls = frames([row for row, _ in in_order], [call for _, calls in in_order for call in calls])
+    samples, calls = samples_and_calls([row for row, _ in in_order], [call for _, calls in in_order for call in calls])
     return _Samples(samples, calls, trace, broken, lines - len(rows))
 
 
-def _doubts(run: Run, read: _Samples, evaluated: int) -> Iterator[str]:
+def _doubts(run: FinishedRun, read: _Samples, evaluated: int) -> Iterator[str]:
     """Yield a sentence about what is wrong with the samples of a run, if anything is."""
     samples, calls = read.samples, read.calls
     is_traced = run.ours or bool(read.trace)
@@ -233,7 +235,7 @@ def _doubts(run: Run, read: _Samples, evaluated: int) -> Iterator[str]:
         yield f"{run.samples_file}: there are {shown}."
 
 
-def _with_samples(run: Run, read: _Samples) -> Run:
+def _with_samples(run: FinishedRun, read: _Samples) -> FinishedRun:
     """Return the run with its samples and calls, and with the setup of its trace. Raises what a broken trace raises."""
     run = replace(run, samples=read.samples, calls=read.calls)
     if not (trace := read.trace):
@@ -243,7 +245,7 @@ def _with_samples(run: Run, read: _Samples) -> Run:
     return replace(run, ours=True, setup=setup, rules=rules, engines=trace["engines"])
 
 
-def _records(run: Run) -> Iterator[Record | None]:
+def _records(run: FinishedRun) -> Iterator[Record | None]:
     """Yield one line of a samples file after another; None for a line that cannot be read."""
     with run.samples_file.open("rb") as lines:
         for text in filter(bytes.strip, lines):

@@ -42,11 +42,11 @@ def mean(values: pd.Series, clusters: Clusters | None = None) -> Estimate | None
     """Return the mean of a number of each document. None if a number is missing, or all."""
     if values.empty or values.isna().any():
         return None
-    places = places_of(values.index, clusters)
-    if places is None:
+    numbers = cluster_of(values.index, clusters)
+    if numbers is None:
         return estimate(intervals.mean(values.to_numpy()), 1)
     parts = np.column_stack([values, np.ones(len(values))])
-    return estimate(intervals.bootstrap(parts, intervals.ratio, places), 1)
+    return estimate(intervals.bootstrap(parts, intervals.ratio, numbers), 1)
 
 
 def compare(
@@ -60,28 +60,28 @@ def compare(
         if not (first[column].notna().all() and second[column].notna().all()):
             first, second = first.assign(**{column: empty}), second.assign(**{column: empty})
     (a, statistic), (b, _) = _parts(first, benchmark), _parts(second, benchmark)
-    places = places_of(a.index, clusters)
+    numbers = cluster_of(a.index, clusters)
     x, y = a.to_numpy(), b.loc[a.index].to_numpy()
     of_first, of_second = units(first, first.score), units(second, second.score)
     better = worse = None
     if intervals.is_right_or_wrong(of_first) and intervals.is_right_or_wrong(of_second):
         of_second = of_second.loc[of_first.index]
         better, worse = int((of_first > of_second).sum()), int((of_first < of_second).sum())
-    if statistic is intervals.ratio and better is not None and worse is not None and places is None:
+    if statistic is intervals.ratio and better is not None and worse is not None and numbers is None:
         interval = intervals.paired_share_difference(better, worse, len(x))
     else:
-        interval = difference(np.hstack([x, y]), intervals.difference(statistic), places)
-    p = intervals.swap_test(x, y, statistic, places) if is_tested else math.nan
+        interval = difference(np.hstack([x, y]), intervals.difference(statistic), numbers)
+    p = intervals.swap_test(x, y, statistic, numbers) if is_tested else math.nan
     return Comparison(len(x), estimate(interval), better, worse, p)
 
 
-def difference(parts: npt.NDArray[Any], statistic: Statistic, places: npt.NDArray[Any] | None) -> Interval:
+def difference(parts: npt.NDArray[Any], statistic: Statistic, numbers: npt.NDArray[Any] | None) -> Interval:
     """Return a difference of two shares or scores with its interval. Where no resample differs, more documents might:
     then the interval has the width of that of two methods that never differ."""
-    interval = intervals.bootstrap(parts, statistic, places)
+    interval = intervals.bootstrap(parts, statistic, numbers)
     if interval.low < interval.high or math.isnan(interval.low):
         return interval
-    same = intervals.paired_share_difference(0, 0, len(parts if places is None else np.unique(places)))
+    same = intervals.paired_share_difference(0, 0, len(parts if numbers is None else np.unique(numbers)))
     low, high = max(interval.value + same.low, -1.0), min(interval.value + same.high, 1.0)
     return replace(interval, low=low, high=high)
 
@@ -116,23 +116,23 @@ def _parts(samples: pd.DataFrame, benchmark: str) -> tuple[pd.DataFrame, Statist
 
 
 def _interval(parts: pd.DataFrame, statistic: Statistic, clusters: Clusters | None) -> Interval:
-    places = places_of(parts.index, clusters)
+    numbers = cluster_of(parts.index, clusters)
     values = parts.to_numpy()
     if statistic is intervals.ratio and intervals.is_right_or_wrong(values[:, 0]):
-        if places is None:
+        if numbers is None:
             return intervals.share(int(values[:, 0].sum()), len(values))
         if len(np.unique(values[:, 0])) == 1:  # no resample differs, but more clusters might
-            number = len(np.unique(places))
+            number = len(np.unique(numbers))
             return replace(intervals.share(int(values[0, 0]) * number, number), n=len(values))
-    return intervals.bootstrap(values, statistic, places)
+    return intervals.bootstrap(values, statistic, numbers)
 
 
-def places_of(documents: pd.Index, clusters: Clusters | None) -> npt.NDArray[Any] | None:
+def cluster_of(documents: pd.Index, clusters: Clusters | None) -> npt.NDArray[Any] | None:
     """Return the cluster of each document. None if each document is a cluster."""
     if clusters is None:
         return None
-    places = clusters.loc[documents].to_numpy()
-    return None if len(np.unique(places)) == len(places) else places
+    numbers = clusters.loc[documents].to_numpy()
+    return None if len(np.unique(numbers)) == len(numbers) else numbers
 
 
 def estimate(interval: Interval, factor: float = 100) -> Estimate:

@@ -1,6 +1,6 @@
 """What a method would have done with the finished calls of some runs, without a model.
 
-`known_calls` collects the calls of all runs on the same documents with the same models. `replay` walks through the
+`joined_calls` collects the calls of all runs on the same documents with the same models. `replay` walks through the
 steps of a method as `method/run.py` does. The result is that of a real run if decoding is greedy and answers do not
 depend on the batch; in bfloat16 vLLM's may, by a token.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.setups import Setup
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.method.agreement import AgreementRules
@@ -21,13 +21,13 @@ from lmms_eval_mai.method.agreement import agree as agree_two
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import IN_TWO_STAGES, Method, Stop, asks_of, prompt_of
 
-CallFrames = Mapping[str, pd.DataFrame]
+CallsByName = Mapping[str, pd.DataFrame]
 """Name of a call, such as `small.think` or `large.transfer(small.think)` -> the columns of `frames.CALLS`, and the
 `score` of its answer, by document. Documents without such a call are missing."""
 
 
 @dataclass(frozen=True)
-class Calls:
+class CallNames:
     """The names of the calls that an `Ask` makes."""
 
     thinking: str
@@ -42,32 +42,32 @@ class Calls:
         return tuple(dict.fromkeys((self.thinking, self.answer)))
 
 
-def calls_of(method: Method, setup: Setup) -> dict[str, Calls]:
+def call_names(method: Method, setup: Setup) -> dict[str, CallNames]:
     """Return the calls of each `Ask` of a method by its name."""
-    by_ask: dict[str, Calls] = {}
+    by_ask: dict[str, CallNames] = {}
     for ask in method.asks:
         prompt = prompt_of(ask, setup.variant, setup.think)
         name = f"{ask.side}.{prompt}"
         if prompt == "transfer":
             thinking = by_ask[ask.of].thinking
             call = f"{name}({thinking})"
-            by_ask[ask.name] = Calls(call, call, (f"large.score({thinking})",))
+            by_ask[ask.name] = CallNames(call, call, (f"large.score({thinking})",))
         elif prompt in IN_TWO_STAGES and setup.two_stage and method.is_answer_used(ask):
-            by_ask[ask.name] = Calls(name, f"{ask.side}.stage2({name})")
+            by_ask[ask.name] = CallNames(name, f"{ask.side}.stage2({name})")
         else:
-            by_ask[ask.name] = Calls(name, name)
+            by_ask[ask.name] = CallNames(name, name)
     return by_ask
 
 
 @functools.cache
-def calls_of_run(run: Run) -> dict[str, pd.DataFrame]:
+def calls_by_name(run: FinishedRun) -> dict[str, pd.DataFrame]:
     """Return the calls of one run, with the scores of their answers. The score of a final answer is lmms-eval's.
     The frames are kept, so they must not be changed."""
     names = run.calls.side.str.cat(run.calls.prompt, ".")
     names = names.where(run.calls.of.isna(), names + "(" + run.calls.of.fillna("") + ")")
-    answers = calls_of(run.setup.method, run.setup)
+    answers = call_names(run.setup.method, run.setup)
     final = run.samples.exit.map({stop.exit: answers[stop.answer].answer for stop in run.setup.method.stops})
-    if run.setup.kind == "alone":  # its exit has any name
+    if run.setup.family == "alone":  # its exit has any name
         final = names.groupby(run.calls.doc_id).last().reindex(run.samples.index)
     benchmark, frames = benchmark_of(run.benchmark), {}
     for name, rows in run.calls.groupby(names, sort=False):
@@ -79,7 +79,7 @@ def calls_of_run(run: Run) -> dict[str, pd.DataFrame]:
     return frames
 
 
-def known_calls(run: Run, others: Iterator[Run], small: str, large: str) -> CallFrames:
+def joined_calls(run: FinishedRun, others: Iterator[FinishedRun], small: str, large: str) -> CallsByName:
     """Return the calls on the documents of a run: its own, and what other runs add. `small`, `large`: the models."""
     frames: dict[str, pd.DataFrame] = {}
     for other in (run, *others):
@@ -93,7 +93,7 @@ def known_calls(run: Run, others: Iterator[Run], small: str, large: str) -> Call
             for role, model in zip(SIDES, (small, large), strict=True)
             if model and other.setup.model_of(side) == model
         }
-        for name, frame in calls_of_run(other).items():
+        for name, frame in calls_by_name(other).items():
             side, _, prompt = name.partition(".")
             is_transfer = prompt.startswith(("transfer", "score"))
             if side not in roles or (is_transfer and other.setup.transfer != run.setup.transfer):
@@ -109,11 +109,11 @@ def known_calls(run: Run, others: Iterator[Run], small: str, large: str) -> Call
 
 
 def replay(
-    method: Method, frames: CallFrames, setup: Setup, benchmark: str, rules: AgreementRules, threshold: float | None
+    method: Method, frames: CallsByName, setup: Setup, benchmark: str, rules: AgreementRules, threshold: float | None
 ) -> pd.DataFrame | None:
     """Return `exit`, `answer` (parsed), `score`, `small_tokens` and `large_tokens` of each document. None: one lacks a
     call. `setup`: that of the run whose documents these are. `threshold`: of stops without one of their own."""
-    calls = calls_of(method, setup)
+    calls = call_names(method, setup)
     index = next(iter(frames.values())).index
     nothing = next(iter(frames.values())).iloc[:0].reindex(index)  # perhaps no document needs the call
     frames = {**dict.fromkeys((name for names in calls.values() for name in names.needed), nothing), **frames}
@@ -141,7 +141,7 @@ def replay(
     return None if documents.drop(columns=["exit", "answer"]).isna().any(axis=None) else documents
 
 
-def _is_sure(stop: Stop, calls: Mapping[str, Calls], frames: CallFrames, threshold: float | None) -> pd.Series:
+def _is_sure(stop: Stop, calls: Mapping[str, CallNames], frames: CallsByName, threshold: float | None) -> pd.Series:
     """Return whether the answer of a stop that asks for it is probable enough, for each document."""
     least = stop.min_confidence if stop.min_confidence is not None else threshold
     answer = frames[calls[stop.sure].answer]
@@ -154,7 +154,7 @@ def _lacks_probability(answers: pd.DataFrame) -> bool:
     return len(readable) > 0 and bool(readable.answer_logprob.isna().all())
 
 
-def _tokens(calls: Calls, frames: CallFrames, counted: set[str]) -> pd.Series:
+def _tokens(calls: CallNames, frames: CallsByName, counted: set[str]) -> pd.Series:
     """Return the output tokens of the calls of an `Ask`, without those of earlier ones, which are added to `counted`:
     `explain` and `think` are one call in a task with prompt E."""
     tokens = pd.Series(0.0, index=next(iter(frames.values())).index)
@@ -177,7 +177,9 @@ def tokens(documents: pd.DataFrame) -> pd.Series:
     return documents.small_tokens + documents.large_tokens
 
 
-def run_of_replay(run: Run, method: Method, setup: Setup, documents: pd.DataFrame, frames: CallFrames) -> Run:
+def run_of_replay(
+    run: FinishedRun, method: Method, setup: Setup, documents: pd.DataFrame, frames: CallsByName
+) -> FinishedRun:
     """Return the result of a replay as a run. `setup`: that of the new run. It has no times."""
     parsed = documents.answer
     samples = run.samples.assign(
@@ -193,9 +195,9 @@ def run_of_replay(run: Run, method: Method, setup: Setup, documents: pd.DataFram
     return replace(run, setup=setup, samples=samples, calls=calls, wall_s=None, is_replay=True)
 
 
-def _made_calls(method: Method, setup: Setup, documents: pd.DataFrame, frames: CallFrames) -> Iterator[pd.DataFrame]:
+def _made_calls(method: Method, setup: Setup, documents: pd.DataFrame, frames: CallsByName) -> Iterator[pd.DataFrame]:
     """Yield the calls that a replay makes, each with the documents that reach it."""
-    calls = calls_of(method, setup)
+    calls = call_names(method, setup)
     made: set[str] = set()
     reached = pd.Series(True, index=documents.index)
     for step in method.steps:

@@ -11,16 +11,16 @@ from lmms_eval_mai.analysis import paper_numbers
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
 from lmms_eval_mai.analysis.report import Column, Estimate, Row
 from lmms_eval_mai.analysis.runs import metrics
-from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.metrics import Clusters, Comparison
-from lmms_eval_mai.analysis.runs.replay import CallFrames, calls_of_run, known_calls, replay, run_of_replay
-from lmms_eval_mai.analysis.runs.setups import KINDS, NAMES, Kind, Options, Setup
+from lmms_eval_mai.analysis.runs.replay import CallsByName, calls_by_name, joined_calls, replay, run_of_replay
+from lmms_eval_mai.analysis.runs.setups import FAMILIES, NAMES, MethodFamily, Options, Setup
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import FULL_RT, MAI, Ask, Method, Stop
 
 
-def name_columns(runs: "Runs", run: Callable[[Row], Run], name: str = "method") -> list[Column[Row]]:
+def name_columns(runs: "Runs", run: Callable[[Row], FinishedRun], name: str = "method") -> list[Column[Row]]:
     """Return the first columns of a table. `run`: returns the run of a row."""
     return [
         Column("benchmark", "text", 0, lambda row: benchmark_name(run(row).benchmark)),
@@ -31,9 +31,9 @@ def name_columns(runs: "Runs", run: Callable[[Row], Run], name: str = "method") 
 class Runs:
     """The run of each benchmark and setup, and sentences about the others."""
 
-    def __init__(self, read: Sequence[Run], gaps: Sequence[str] = ()) -> None:
+    def __init__(self, read: Sequence[FinishedRun], gaps: Sequence[str] = ()) -> None:
         self.gaps = list(gaps)
-        self.runs: dict[tuple[str, Setup], Run] = {}
+        self.runs: dict[tuple[str, Setup], FinishedRun] = {}
         in_order = sorted(read, key=lambda run: (run.documents, run.file.name), reverse=True)
         for run in in_order:  # of several runs of one setup, that with the most documents is used, else the newest
             used = self.runs.setdefault((run.benchmark, run.setup), run)
@@ -46,16 +46,16 @@ class Runs:
             for short_run in short_answers(run) if run not in self.unused else ():
                 self.add(short_run)
         self._clusters = {name: _clusters(self.of_benchmark(name)) for name in self.benchmarks()}
-        self.call_frames = functools.cache(self._call_frames)
+        self.calls_by_name = functools.cache(self._calls_by_name)
         self.score = functools.cache(self._score)
 
     # --- finding runs ---
 
-    def get(self, benchmark: str, setup: Setup) -> Run | None:
+    def get(self, benchmark: str, setup: Setup) -> FinishedRun | None:
         """Return the run of a setup, or None."""
         return self.runs.get((benchmark, setup))
 
-    def add(self, run: Run) -> None:
+    def add(self, run: FinishedRun) -> None:
         """Add the result of a replay, unless there is a run of the same setup."""
         self.runs.setdefault((run.benchmark, run.setup), run)
 
@@ -65,60 +65,60 @@ class Runs:
         names = {benchmark for benchmark, _ in self.runs}
         return sorted(names, key=lambda name: (papers.index(name) if name in papers else len(papers), name))
 
-    def of(self, kind: Kind, benchmark: str | None = None) -> Iterator[Run]:
-        """Yield the runs of a kind of method, sorted by benchmark, model and setup."""
+    def of(self, family: MethodFamily, benchmark: str | None = None) -> Iterator[FinishedRun]:
+        """Yield the runs of a family of methods, sorted by benchmark, model and setup."""
         for name in self.benchmarks() if benchmark is None else [benchmark]:
-            runs = [run for run in self.runs.values() if run.benchmark == name and run.setup.kind == kind]
+            runs = [run for run in self.runs.values() if run.benchmark == name and run.setup.family == family]
             yield from sorted(runs, key=lambda run: (size(run.setup.model), run.setup.model, self.name(run.setup)))
 
-    def of_benchmark(self, benchmark: str) -> list[Run]:
+    def of_benchmark(self, benchmark: str) -> list[FinishedRun]:
         """Return all runs on a benchmark: single models, Full RT, then the cascades."""
-        return [run for kind in KINDS for run in self.of(kind, benchmark)]
+        return [run for family in FAMILIES for run in self.of(family, benchmark)]
 
-    def every(self) -> list[Run]:
+    def every(self) -> list[FinishedRun]:
         """Return all runs by benchmark: single models, Full RT, then the cascades."""
         return [run for benchmark in self.benchmarks() for run in self.of_benchmark(benchmark)]
 
-    def short(self, run: Run, side: Side) -> Run | None:
+    def short_answer_run(self, run: FinishedRun, side: Side) -> FinishedRun | None:
         """Return the run of one model of a pair with S, or with the own prompt of another task."""
-        return self.get(run.benchmark, run.setup.short(side))
+        return self.get(run.benchmark, run.setup.short_answers(side))
 
-    def full_rt(self, run: Run) -> Run | None:
+    def full_rt(self, run: FinishedRun) -> FinishedRun | None:
         """Return Full RT of the pair of a cascade with the same thinking; of the large model's short answers, that with
         this model."""
-        if run.setup.kind != "alone":
+        if run.setup.family != "alone":
             return self.get(run.benchmark, run.setup.full_rt())
         runs = (other for other in self.of("full_rt", run.benchmark) if other.setup.method == FULL_RT)
         return next((other for other in runs if other.setup.model == run.setup.model), None)
 
-    def pair(self, run: Run) -> tuple[str, str]:
+    def pair(self, run: FinishedRun) -> tuple[str, str]:
         """Return the small and the large model. The small one is empty if neither the run nor Full RT has one."""
         full_rt = self.full_rt(run)
         return run.setup.small or (full_rt.setup.small if full_rt else ""), run.setup.model
 
-    def bases(self, *kinds: Kind, is_scored: bool = True) -> list[Run]:
+    def replayable(self, *families: MethodFamily, is_scored: bool = True) -> list[FinishedRun]:
         """Return the runs on whose documents other methods are replayed. There is one for each pair, thinking and
-        transfer; of cascades, also one for each rule of agreement. A kind is used only for pairs that no earlier kind
+        transfer; of cascades, also one for each rule of agreement. A family is used only for pairs that no earlier one
         has. `is_scored`: whether all documents need a score."""
 
-        def rank(run: Run) -> tuple[bool, bool]:
+        def rank(run: FinishedRun) -> tuple[bool, bool]:
             """MAI has both short answers. Few methods use the large model's answer to E."""
-            return run.setup.method != MAI, run.setup.kind == "alone" and run.setup.variant == "E"
+            return run.setup.method != MAI, run.setup.family == "alone" and run.setup.variant == "E"
 
-        bases: list[Run] = []
-        for kind in kinds:
-            for run in sorted(self.of(kind), key=rank):
-                same = [base for base in bases if is_of_base(base, run)]
-                is_new = run.rules not in [base.rules for base in same] if kind == "cascade" else not same
-                if is_new and _is_whole(run, is_scored) and (kind == "cascade" or _asks_large(run)):
-                    bases.append(run)
-        return bases
+        found: list[FinishedRun] = []
+        for family in families:
+            for run in sorted(self.of(family), key=rank):
+                same = [other for other in found if same_documents_and_models(other, run)]
+                is_new = run.rules not in [other.rules for other in same] if family == "cascade" else not same
+                if is_new and _is_whole(run, is_scored) and (family == "cascade" or _asks_large(run)):
+                    found.append(run)
+        return found
 
-    def _call_frames(self, run: Run) -> CallFrames:
+    def _calls_by_name(self, run: FinishedRun) -> CallsByName:
         """Return all calls on the documents of a run with its models."""
         runs = self.of_benchmark(run.benchmark)
         others = (other for other in runs if other is not run and other.ours and not other.is_replay)
-        return known_calls(run, others, *self.pair(run))
+        return joined_calls(run, others, *self.pair(run))
 
     # --- names ---
 
@@ -135,9 +135,9 @@ class Runs:
     def name(self, setup: Setup) -> str:
         """Return the paper's name of a setup, such as 8B-R(S2), Full RT 8B + 2B-R or MAI 8B + 2B-R. On another
         lmms-eval task: 8B, own prompt or MAI 8B + 2B, own prompt. Options that not all runs have follow in brackets."""
-        method = "" if setup.kind == "alone" else NAMES.get(setup.method, setup.method.name)
+        method = "" if setup.family == "alone" else NAMES.get(setup.method, setup.method.name)
         models = " + ".join(self.label(model) for model in (setup.model, setup.small) if model)
-        has_prompt = setup.kind == "alone" or setup.method.thinking
+        has_prompt = setup.family == "alone" or setup.method.thinking
         prompt = f"{'-' if setup.variant else ', '}{setup.prompt}" if has_prompt else ""
         common = self.common_options()
         options = ", ".join(f"{name}={value}" for name, value in setup.options if (name, value) not in common)
@@ -150,7 +150,7 @@ class Runs:
 
     # --- scores, costs and comparisons ---
 
-    def clusters(self, run: Run) -> Clusters | None:
+    def clusters(self, run: FinishedRun) -> Clusters | None:
         """Return the cluster of each document of a benchmark. None: no two documents share an image."""
         return self._clusters[run.benchmark]
 
@@ -171,31 +171,31 @@ class Runs:
             )
         return None
 
-    def _score(self, run: Run) -> Estimate | None:
+    def _score(self, run: FinishedRun) -> Estimate | None:
         """Return the score of a run in percent, with the benchmark's metric. None: there is none."""
         is_known = run.samples.score.notna().all()
         return metrics.score(run.samples, run.benchmark, self.clusters(run)) if is_known else None
 
-    def share(self, run: Run, flags: pd.Series) -> Estimate | None:
+    def share(self, run: FinishedRun, flags: pd.Series) -> Estimate | None:
         """Return the share of true values in percent. `flags`: one value for each answer of the run, or of some. None
         if there are none."""
         return metrics.score(metrics.plain(flags), "", self.clusters(run))
 
-    def difference(self, run: Run, first: pd.Series, second: pd.Series) -> Estimate | None:
+    def difference(self, run: FinishedRun, first: pd.Series, second: pd.Series) -> Estimate | None:
         """Return the mean of some scores of a run's documents minus that of others, in points. None if there are
         none."""
         scores = metrics.plain(first), metrics.plain(second)
         comparison = metrics.compare(*scores, "", self.clusters(run), is_tested=False)
         return None if comparison is None else comparison.difference
 
-    def common(self, first: Run, second: Run) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def common(self, first: FinishedRun, second: FinishedRun) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the samples of the documents that both runs have a score for, and the same gold answer."""
         both = first.samples.index.intersection(second.samples.index)
         a, b = first.samples.loc[both], second.samples.loc[both]
         same = a.score.notna() & b.score.notna() & (a.target == b.target)
         return a[same], b[same]
 
-    def compare(self, first: Run, second: Run) -> Comparison | None:
+    def compare(self, first: FinishedRun, second: FinishedRun) -> Comparison | None:
         """Compare two runs on their common documents. None: no common documents."""
         return metrics.compare(*self.common(first, second), first.benchmark, self.clusters(first))
 
@@ -206,27 +206,28 @@ def size(model: str) -> float:
     return float(papers[1].removesuffix("B")) if papers else 1e6
 
 
-def is_of_base(base: Run, run: Run) -> bool:
-    """Return whether a run has the benchmark, the models, the prompts and the decoding of a base (`Runs.bases`)."""
-    setup, other = base.setup.of_replays, run.setup.of_replays
-    same = (base.benchmark, setup.model, setup.variant, setup.two_stage, setup.decoding) == (
-        (run.benchmark, other.model, other.variant, other.two_stage, other.decoding)
+def same_documents_and_models(first: FinishedRun, second: FinishedRun) -> bool:
+    """Return whether the second run has the benchmark, the models, the prompts and the decoding of the first one, so
+    that a replay on the first one is that on the second one. It may have no small model."""
+    a, b = first.setup.replay_setup, second.setup.replay_setup
+    same = first.benchmark == second.benchmark and all(
+        getattr(a, name) == getattr(b, name) for name in ("model", "variant", "two_stage", "decoding")
     )
-    return same and (not other.small or (other.small, other.transfer) == (setup.small, setup.transfer))
+    return same and (not b.small or (b.small, b.transfer) == (a.small, a.transfer))
 
 
-def _asks_large(run: Run) -> bool:
+def _asks_large(run: FinishedRun) -> bool:
     """Return whether `mai_cascade` made a run, and it asked the large model."""
     return run.ours and not run.is_replay and bool((run.calls.side == "large").any())
 
 
-def _is_whole(run: Run, is_scored: bool = True) -> bool:
+def _is_whole(run: FinishedRun, is_scored: bool = True) -> bool:
     """Return whether all documents of a run have a trace, and a score if `is_scored`."""
     samples = run.samples
     return bool(len(samples) and samples.exit.notna().all() and (samples.score.notna().all() or not is_scored))
 
 
-def _clusters(runs: Sequence[Run]) -> Clusters | None:
+def _clusters(runs: Sequence[FinishedRun]) -> Clusters | None:
     """Return the cluster of each document of one benchmark: documents that are joined by common images, or by being
     rotations of one question. None: each document is a cluster."""
     samples = pd.concat([run.samples[["images", "group"]] for run in runs])
@@ -246,14 +247,14 @@ def _clusters(runs: Sequence[Run]) -> Clusters | None:
     return pd.Series(numbers, index=documents) if len(distinct) < len(documents) else None
 
 
-def short_answers(run: Run) -> Iterator[Run]:
+def short_answers(run: FinishedRun) -> Iterator[FinishedRun]:
     """Yield the runs that are inside another one: each model with the Simple prompt. Their answers are scored here."""
-    if run.setup.kind == "alone" or not run.ours:
+    if run.setup.family == "alone" or not run.ours:
         return
-    frames = {name: frame.reindex(run.samples.index) for name, frame in calls_of_run(run).items()}
+    frames = {name: frame.reindex(run.samples.index) for name, frame in calls_by_name(run).items()}
     for side in SIDES:
         method = Method(side, (Ask(side, "simple"), Stop(side, f"{side}.simple")))
-        setup = run.setup.short(side)
+        setup = run.setup.short_answers(side)
         documents = replay(method, frames, setup, run.benchmark, run.rules, None) if frames else None
         if documents is not None and len(documents):
             yield run_of_replay(run, method, setup, documents, frames)

@@ -15,8 +15,8 @@ from lmms_eval_mai.method.prompts import Variant
 
 Options = tuple[tuple[str, Any], ...]
 """Names and values, sorted by name."""
-Kind = Literal["alone", "full_rt", "own", "cascade"]
-KINDS: tuple[Kind, ...] = ("alone", "full_rt", "own", "cascade")
+MethodFamily = Literal["alone", "full_rt", "own", "cascade"]
+FAMILIES: tuple[MethodFamily, ...] = ("alone", "full_rt", "own", "cascade")
 TRANSFER_OPTIONS = ("transfer_answer", "transfer", "sparse_delta", "sparse_layer")
 """Options that change the transfer."""
 AGREEMENT_OPTIONS = ("anls_threshold", "infovqa_match", "chartqa_match")
@@ -52,7 +52,7 @@ class Setup:
     a run that read and compared its answers by other rules than this version."""
 
     @property
-    def kind(self) -> Kind:
+    def family(self) -> MethodFamily:
         """One model alone; a method without a condition; one with a single model; a cascade of both models."""
         if self.method == LARGE:
             return "alone"
@@ -93,11 +93,11 @@ class Setup:
         return tuple((name, value) for name, value in self.options if name in TRANSFER_OPTIONS)
 
     @property
-    def of_replays(self) -> "Setup":
+    def replay_setup(self) -> "Setup":
         """The setup of the methods that are replayed with the calls of this run. If it is a run of one model alone,
         they think with R, or natively if it does."""
         think: Variant = "native" if self.variant == "native" else "R"
-        return replace(self, variant=self.variant and think, two_stage=False) if self.kind == "alone" else self
+        return replace(self, variant=self.variant and think, two_stage=False) if self.family == "alone" else self
 
     def model_of(self, side: Side) -> str:
         """Return the model of a side. A model alone is that of its only calls, whatever its side."""
@@ -108,7 +108,7 @@ class Setup:
         options = self.decoding if variant == "native" else self.decoding_of_others
         return Setup(LARGE, self.model_of(side), "", variant, two_stage, options)
 
-    def short(self, side: Side) -> "Setup":
+    def short_answers(self, side: Side) -> "Setup":
         """Return the setup of the short answers of this method: S, or the own prompt of another task."""
         return self.alone(side, "S" if self.variant else None)
 

@@ -41,11 +41,11 @@ def text(cell: Cell, column: Column[Any]) -> str:
     if cell is None or isinstance(cell, str):
         return cell or ""
     if isinstance(cell, Estimate):
-        own = f"{cell.value:.{column.digits}f}" if column.kind == "brief" else cell.shown(column.digits)
+        own = f"{cell.value:.{column.digits}f}" if column.type == "brief" else cell.shown(column.digits)
         return own if cell.paper is None else f"{own} [{cell.paper:g}]"
-    if column.kind == "p":
+    if column.type == "p":
         return "< 0.001" if cell < 0.001 else f"{cell:.3f}"
-    return f"{cell:,}" if column.kind == "count" else f"{cell:.{column.digits}f}"
+    return f"{cell:,}" if column.type == "count" else f"{cell:.{column.digits}f}"
 
 
 def terminal(report: Report) -> str:
@@ -61,7 +61,7 @@ def _terminal_table(table: Table) -> str:
 
 
 def _aligned(table: Table) -> list[str]:
-    return ["left" if column.kind == "text" else "right" for column in table.columns]
+    return ["left" if column.type == "text" else "right" for column in table.columns]
 
 
 def _wrapped(sentences: Sequence[str]) -> str:
@@ -98,7 +98,7 @@ def latex(report: Report) -> str:
     """Return the tables for a paper (booktabs)."""
     shown = []
     for table in report.tables:
-        align = "".join("l" if column.kind == "text" else "r" for column in table.columns)
+        align = "".join("l" if column.type == "text" else "r" for column in table.columns)
         title = re.sub(r"([%&_#$])", r"\\\1", table.title)  # pandas escapes the cells only
         cells = texts(table).to_latex(index=False, escape=True, column_format=align, caption=title, label=table.key)
         shown.append(cells)

@@ -19,9 +19,9 @@ import numpy as np
 from lmms_eval_mai import __version__
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
 from lmms_eval_mai.analysis.report import Report
-from lmms_eval_mai.analysis.runs.folders import Record, Run, records
+from lmms_eval_mai.analysis.runs.folders import FinishedRun, Record, records
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.runs.setups import KINDS
+from lmms_eval_mai.analysis.runs.setups import FAMILIES
 from lmms_eval_mai.analysis.tables.formats import text
 from lmms_eval_mai.analysis.tables.summary import RIGHT, spent
 from lmms_eval_mai.contract import SIDES
@@ -53,10 +53,10 @@ def html(report: Report, runs: Runs, images: Images) -> str:
 
     shown = shown_runs(runs)
     different = list(dict.fromkeys(image for of_benchmark in images.values() for image in of_benchmark.values()))
-    places = {image: place for place, image in enumerate(different)}
+    numbers = {image: number for number, image in enumerate(different)}
     blocks = {"images": pack(different)}
     for number, run in enumerate(shown):
-        of_run = {doc_id: places[image] for doc_id, image in images.get(run.benchmark, {}).items()}
+        of_run = {doc_id: numbers[image] for doc_id, image in images.get(run.benchmark, {}).items()}
         blocks[f"samples-{number}"] = pack(samples(run, of_run))
     script = (FOLDER / "page.js").read_text(encoding="utf-8")
     environment = Environment(
@@ -111,7 +111,7 @@ def score_over_tokens(runs: Runs, benchmark: str) -> dict[str, Any] | None:
                 "y": y(score.value),
                 "low": y(score.value if score.low is None else score.low),
                 "high": y(score.value if score.high is None else score.high),
-                "kind": run.setup.kind,
+                "family": run.setup.family,
                 "words": f"{runs.name(run.setup)}: score {score.shown(1)}, {tokens:,.1f} output tokens",
             }
             for run, tokens, score in methods
@@ -129,13 +129,13 @@ def ticks(values: Sequence[float], choices: Sequence[float]) -> list[float]:
 # --- the samples ---
 
 
-def shown_runs(runs: Runs) -> list[Run]:
+def shown_runs(runs: Runs) -> list[FinishedRun]:
     """Return the runs whose samples the page shows: the cascades first, then Full RT, then single models."""
-    return [run for kind in reversed(KINDS) for run in runs.of(kind) if not run.is_replay and len(run.samples)]
+    return [run for family in reversed(FAMILIES) for run in runs.of(family) if not run.is_replay and len(run.samples)]
 
 
-def samples(run: Run, images: Mapping[int, int]) -> list[dict[str, Any]]:
-    """Return each answer of a run with its question and its calls, by document. `images`: document -> the place of its
+def samples(run: FinishedRun, images: Mapping[int, int]) -> list[dict[str, Any]]:
+    """Return each answer of a run with its question and its calls, by document. `images`: document -> the number of its
     image in the block of images."""
     by_document = {record.row["doc_id"]: _sample(record) for record in records(run)}
     return [sample | {"image": images.get(doc_id)} for doc_id, sample in sorted(by_document.items())]
@@ -144,7 +144,7 @@ def samples(run: Run, images: Mapping[int, int]) -> list[dict[str, Any]]:
 def _sample(record: Record) -> dict[str, Any]:
     row, score = record.row, record.row["score"]
     is_scored = not math.isnan(score)
-    facts = {"gold answer": row["target"], "scored answer": record.answer, "kind of question": row["kind"] or ""}
+    facts = {"gold answer": row["target"], "scored answer": record.answer, "kind of question": row["category"] or ""}
     if is_scored:
         facts["score"] = f"{score:g}"
     return {

@@ -13,7 +13,7 @@ import pandas as pd
 from lmms_eval_mai.analysis import paper_numbers
 from lmms_eval_mai.analysis.report import Column, Estimate, Table, table
 from lmms_eval_mai.analysis.runs import metrics
-from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.runs import Runs, name_columns
 from lmms_eval_mai.analysis.tables.seconds import PAPERS_DEVICE, Profile
 from lmms_eval_mai.method.benchmarks import benchmark_of
@@ -68,14 +68,14 @@ def tables(runs: Runs, chosen: Collection[str], profile: Profile) -> Iterator[Ta
     """Yield the tables that have one of the chosen numbers. `profile`: the times of Table 11."""
     keys = [key for key, (numbers, *_) in TABLES.items() if not {*map(str, numbers)}.isdisjoint(chosen)]
     every = runs.every()
-    places = {place for run in every for place in _places(runs, run)}
+    cells = {one for run in every for one in _cells_of(runs, run)}
     every_time = ((run, profile.of_run(run)) for run in every if "table-11" in keys)
     times = {run: seconds for run, seconds in every_time if seconds is not None}
 
     @functools.cache
-    def cell(key: str, measure: str, run: Run) -> Estimate | None:
+    def cell(key: str, measure: str, run: FinishedRun) -> Estimate | None:
         """Return a number of a table with that of the paper. None: not known, or not in this table."""
-        estimate = _estimate(runs, run, measure, times) if (key, run, measure) in places else None
+        estimate = _estimate(runs, run, measure, times) if (key, run, measure) in cells else None
         return estimate and replace(estimate, paper=_paper(runs, key, run, measure, profile))
 
     for key in keys:
@@ -84,7 +84,7 @@ def tables(runs: Runs, chosen: Collection[str], profile: Profile) -> Iterator[Ta
         if key == "table-11":
             title = f"{title}, {profile.device}"
             notes += [PAPERS_NOTE] * (profile.device == PAPERS_DEVICE)
-        columns: list[Column[Run]] = [
+        columns: list[Column[FinishedRun]] = [
             *name_columns(runs, lambda run: run),
             Column("n", "count", 0, lambda run: run.documents),
             *(Column(measure, "brief", 2, functools.partial(cell, key, measure)) for measure in MEASURES),
@@ -92,28 +92,30 @@ def tables(runs: Runs, chosen: Collection[str], profile: Profile) -> Iterator[Ta
         yield from table(key, title, columns, [run for run in every if any(cell(key, m, run) for m in MEASURES)], notes)
 
 
-def _places(runs: Runs, run: Run) -> Iterator[tuple[str, Run | None, str]]:
-    """Yield the places of a run in the tables, and those of the runs beside it: table, run and measure."""
+def _cells_of(runs: Runs, run: FinishedRun) -> Iterator[tuple[str, FinishedRun | None, str]]:
+    """Yield the cells of a run in the tables, and those of the runs beside it: table, run and measure."""
     setup, benchmark = run.setup, run.benchmark
     yield from (("table-11", run, measure) for measure in ("seconds", "speedup"))
-    if setup.kind == "alone":
+    if setup.family == "alone":
         yield "tables-6-7-14", run, "score"
         yield from (("tables-5-13", run, measure) for measure in ("tokens", "answer_tokens"))
     if setup.method == FULL_RT:
         small_r = runs.get(benchmark, setup.alone("small", "R"))
         large_r = runs.get(benchmark, setup.alone("large", "R", not benchmark_of(benchmark).one_stage))
-        yield from (("table-8", other, "score") for other in (small_r, runs.short(run, "large"), large_r, run))
-    if setup.kind in ("own", "cascade"):
+        yield from (
+            ("table-8", other, "score") for other in (small_r, runs.short_answer_run(run, "large"), large_r, run)
+        )
+    if setup.family in ("own", "cascade"):
         yield from (("table-10", run, measure) for measure in (*MAI.exits, "score"))
     if setup.method == MAI:
         small_r = runs.get(benchmark, setup.alone("small", setup.variant, setup.two_stage))
-        others = (runs.short(run, "small"), small_r, runs.short(run, "large"), runs.full_rt(run))
+        others = (runs.short_answer_run(run, "small"), small_r, runs.short_answer_run(run, "large"), runs.full_rt(run))
         yield from (("table-10", other, "score") for other in others)
         if runs.get(benchmark, replace(setup, two_stage=not setup.two_stage)):
             yield from (("table-15", run, measure) for measure in (*MAI.exits[1:], "score"))
 
 
-def _estimate(runs: Runs, run: Run, measure: str, times: Mapping[Run, pd.Series]) -> Estimate | None:
+def _estimate(runs: Runs, run: FinishedRun, measure: str, times: Mapping[FinishedRun, pd.Series]) -> Estimate | None:
     """Return a measure of a run. None: not known. `times`: seconds of each document."""
     if measure == "score":
         return runs.score(run)
@@ -130,14 +132,14 @@ def _estimate(runs: Runs, run: Run, measure: str, times: Mapping[Run, pd.Series]
     if measure == "seconds":
         return Estimate(times[run].sum(), run.documents)
     full_rt = runs.full_rt(run)
-    if full_rt is None or full_rt not in times or run.setup.kind != "cascade":
+    if full_rt is None or full_rt not in times or run.setup.family != "cascade":
         return None
     both = times[run].index.intersection(times[full_rt].index)
     return Estimate(times[full_rt][both].sum() / times[run][both].sum(), len(both))
 
 
-def _paper(runs: Runs, key: str, run: Run, measure: str, profile: Profile) -> float | None:
-    """Return the paper's number in the place of a run. None: it has other models, options, documents or times."""
+def _paper(runs: Runs, key: str, run: FinishedRun, measure: str, profile: Profile) -> float | None:
+    """Return the paper's number for a cell of a run. None: it has other models, options, documents or times."""
     same = profile.device == PAPERS_DEVICE and run.documents == paper_numbers.documents(run.benchmark)
     if run.setup.options or (key == "table-11" and not same):
         return None

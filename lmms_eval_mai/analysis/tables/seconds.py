@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from lmms_eval_mai.analysis import paper_numbers
-from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.setups import identity
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
@@ -53,7 +53,7 @@ class Profile:
     models: Mapping[str, ModelTimes]
     """Name of a model as runs have it (`identity`) -> its times."""
 
-    def of_run(self, run: Run) -> pd.Series | None:
+    def of_run(self, run: FinishedRun) -> pd.Series | None:
         """Return the seconds of each document of a run by its doc_id. None: the profile lacks a model that was called,
         or a document has no calls."""
         seconds = pd.Series(0.0, index=run.samples.index)

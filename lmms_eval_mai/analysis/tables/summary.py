@@ -6,7 +6,7 @@ from functools import partial
 from lmms_eval_mai.analysis import frames
 from lmms_eval_mai.analysis.report import Column, Estimate, Table, table
 from lmms_eval_mai.analysis.runs import metrics
-from lmms_eval_mai.analysis.runs.folders import Run
+from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.metrics import Comparison
 from lmms_eval_mai.analysis.runs.runs import Runs, name_columns
 from lmms_eval_mai.contract import SIDES
@@ -21,7 +21,7 @@ RIGHT = 0.5
 # --- all methods ---
 
 
-def spent(run: Run) -> dict[str, float | None]:
+def spent(run: FinishedRun) -> dict[str, float | None]:
     """Return what a method spends on one document on average: `small_tokens` and `large_tokens` (output tokens), and
     `wall_s`. None: not known. Another model of lmms-eval counts as the large model."""
     tokens, number = run.samples.output_tokens, run.documents
@@ -36,18 +36,18 @@ def spent(run: Run) -> dict[str, float | None]:
 def method_table(runs: Runs) -> Iterator[Table]:
     """Yield score, output tokens, exits and seconds of every method."""
 
-    def cost(name: str, run: Run) -> float | None:
+    def cost(name: str, run: FinishedRun) -> float | None:
         return spent(run)[name]
 
-    def share(exit: str, run: Run) -> Estimate | None:
+    def share(exit: str, run: FinishedRun) -> Estimate | None:
         exits = run.samples.exit.dropna()
-        return runs.share(run, exits == exit) if run.setup.kind in ("cascade", "own") and exit in set(exits) else None
+        return runs.share(run, exits == exit) if run.setup.family in ("cascade", "own") and exit in set(exits) else None
 
     every = runs.every()
     exits = [exit for method in (*METHODS.values(), *(run.setup.method for run in every)) for exit in method.exits]
     ordered = sorted(dict.fromkeys(exits), key=lambda exit: ORDER.index(exit) if exit in ORDER else len(ORDER))
 
-    columns: list[Column[Run]] = [
+    columns: list[Column[FinishedRun]] = [
         *name_columns(runs, lambda run: run),
         Column("n", "count", 0, lambda run: run.documents),
         Column("score", "percent", 1, runs.score),
@@ -73,14 +73,14 @@ def method_table(runs: Runs) -> Iterator[Table]:
 
 # --- the cascades against the others ---
 
-Against = tuple[Run, Run, Comparison]
+Against = tuple[FinishedRun, FinishedRun, Comparison]
 """A cascade, another method, and their comparison."""
 
 
 def comparisons(runs: Runs) -> Iterator[Against]:
     """Yield the comparison of each cascade with every other method of its models. The p values of one cascade are
     adjusted for their number (Holm)."""
-    done: set[Run] = set()
+    done: set[FinishedRun] = set()
     for run in runs.of("cascade"):
         done.add(run)  # two cascades are compared once
         others = [other for other in runs.of_benchmark(run.benchmark) if other not in done]
@@ -93,7 +93,7 @@ def comparisons(runs: Runs) -> Iterator[Against]:
         yield from ((run, other, comparison) for other, comparison in zip(compared, adjusted, strict=True))
 
 
-def is_comparable(run: Run, other: Run) -> bool:
+def is_comparable(run: FinishedRun, other: FinishedRun) -> bool:
     """Return whether another run has models of this cascade only, or is not one of `mai_cascade`."""
     return not other.ours or {other.setup.model, other.setup.small} <= {run.setup.model, run.setup.small, ""}
 

@@ -79,7 +79,7 @@ def test_killed_command_has_the_results_of_an_undisturbed_run_and_makes_no_call_
     paper, confident = sorted(runs.of("cascade"), key=lambda run: run.setup.method != MAI)
     threshold = parse({"pair": "demo", "method": "mai_confidence"}).thresholds.of("shapes")
     # What the report shows of this threshold.
-    computed = replay(MAI_CONFIDENCE, runs.call_frames(paper), paper.setup, "shapes", paper.rules, threshold)
+    computed = replay(MAI_CONFIDENCE, runs.calls_by_name(paper), paper.setup, "shapes", paper.rules, threshold)
     assert computed is not None and "confident" in set(computed.exit)
     assert list(computed.exit) == list(confident.samples.exit)
     assert list(computed.small_tokens + computed.large_tokens) == list(confident.samples.output_tokens)
