@@ -169,15 +169,6 @@ def test_environment_and_log_of_the_user_are_as_before(
     assert ([os.environ.get(name) for name in names], vllm_log()) == before != inside
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("given", ["", "lora_resolver"])
-def test_a_list_of_vllms_plugins_does_not_switch_ours_off(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
-    monkeypatch.setenv("VLLM_PLUGINS", given)
-    with engine_environment([EngineConfig("small", "vllm", "x")]):
-        assert os.environ["VLLM_PLUGINS"].split(",") == [given, "lmms_eval_mai"]
-    assert os.environ["VLLM_PLUGINS"] == given
-
-
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="vLLM's CPU build has Intel's OpenMP on x86 only")
 @pytest.mark.parametrize(
     ("own", "library"),

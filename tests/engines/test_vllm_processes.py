@@ -16,7 +16,6 @@ from support.engines import Running, engine_of, question, started, vllm_engine
 
 from lmms_eval_mai.contract import Reply, Sampling
 from lmms_eval_mai.engines.restart import RestartedEngine
-from lmms_eval_mai.engines.vllm import watch
 from lmms_eval_mai.errors import EngineCrashed, EngineCrashedByCall, EngineNotRunning, EngineStartError
 
 LONG = Sampling(max_tokens=3000, ignore_eos=True)
@@ -194,12 +193,47 @@ def test_users_processes_and_engine_survive_the_end_the_abort_and_the_kill_of_an
             starter.kill()
             _, alive = psutil.wait_procs(ours, timeout=15)
             assert alive == [] and all(map(runs, users))
-            environments = "".join(Path(f"/proc/{process.pid}/environ").read_text() for process in users)
-            assert watch.VARIABLE not in environments
         finally:
             for process in [*users, *ours]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
+
+
+KILLED = """
+import asyncio, multiprocessing, os, signal, sys
+from support.engine_cores import fork_cores
+from support.engines import engine_of
+
+async def main():
+    fork_cores()
+    starting = asyncio.ensure_future(engine_of(small=sys.argv[1], engine="vllm", data_parallel_size=2).start())
+    while len(children := multiprocessing.active_children()) < int(sys.argv[2]):
+        assert not starting.done(), starting
+        await asyncio.sleep(0.001)
+    print("processes:", *(child.pid for child in children), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("running", [1, 3], ids=["the coordinator", "two cores and their coordinator"])
+def test_processes_of_an_engine_end_if_its_run_is_killed_while_they_start(
+    tiny_pair: tuple[Path, Path], tmp_path: Path, running: int
+) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(script), str(tiny_pair[0]), str(running)]
+    output = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment).stdout
+    line = next(line for line in output.splitlines() if line.startswith("processes:"))
+    ours = [psutil.Process(int(pid)) for pid in line.split()[1:] if psutil.pid_exists(int(pid))]
+    _, alive = psutil.wait_procs(ours, timeout=60)
+    for process in alive:
+        process.kill()
+    assert alive == []
 
 
 @pytest.mark.long

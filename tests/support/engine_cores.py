@@ -33,9 +33,8 @@ class _Core(ForkServerProcess):
     def run(self) -> None:
         import torch
 
-        mark = {name: value for name, value in os.environ.items() if name.startswith("LMMS_EVAL_MAI")}
         os.environ.clear()
-        os.environ.update(self._environment | mark)
+        os.environ.update(self._environment)
         # OpenMP read the variable when the server imported torch.
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0)))))
         super().run()

@@ -74,8 +74,6 @@ def engine_environment(pair: Sequence[EngineConfig]) -> Iterator[Machine]:
             changes["VLLM_LOGGING_LEVEL"] = "ERROR" if platform == "cpu" else "WARNING"
             changes["PYTHONWARNINGS"] = given.get("PYTHONWARNINGS", "ignore::FutureWarning")
             changes["TRANSFORMERS_VERBOSITY"] = given.get("TRANSFORMERS_VERBOSITY", "error")
-        if "VLLM_PLUGINS" in given:  # a list of the plugins that vLLM may load
-            changes["VLLM_PLUGINS"] = given["VLLM_PLUGINS"] + ",lmms_eval_mai"
         # vLLM adds to the preloaded libraries while it makes its configuration.
         stack.callback(_set, {name: given.get(name) for name in (*changes, PRELOADED)})
         _set(changes)

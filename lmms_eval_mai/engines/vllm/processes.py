@@ -1,32 +1,35 @@
-"""The processes of one vLLM engine: they start, and they are stopped.
+"""The processes of one vLLM engine: they start, and they are stopped, also if the process that started them is killed.
 
-vLLM pickles an engine's configuration for each process of the engine. The dictionary `additional_config` in it is
-replaced by a `Marked` one. So this module learns exactly which processes belong to the engine, and each of them gets
-the variable with which `watch.py` ends it when its parent is gone. `os.environ` of this process does not change: the
-user's own processes would inherit the variable. Each of them also gets a pipe for the error that ends it.
+vLLM pickles an engine's configuration for each process of the engine. Two values in it are replaced by `Marked` and
+`MarkedSize`. So this module learns exactly which processes belong to the engine, and its code runs in each of them when
+the configuration is unpickled. Each gets a thread that ends it when the process that started it is gone, and a pipe for
+the error that ends it. The user's own processes are not touched.
 """
 
+import functools
 import logging
 import multiprocessing
 import os
+import select
 import signal
+import sys
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import DupFd
+from multiprocessing.util import Finalize
 from typing import Any
 
-from lmms_eval_mai.engines.vllm import watch
 from lmms_eval_mai.redaction import error_text
 
 STOP_LIMIT_S = 20.0
 """Seconds in which vLLM's core must end by itself. It needs one, and several on a machine with too much other work."""
 END_LIMIT_S = 10.0
 """Seconds in which a killed process must end. It frees its memory first."""
-COORDINATOR = "VLLM_DP_Coordinator"
-"""Name of the process that coordinates the replicas of an engine. It gets no configuration and loads no plugin."""
 
 
 class Marked(dict[str, Any]):
@@ -43,8 +46,7 @@ class Marked(dict[str, Any]):
         if process is None:  # it is copied, or stored in a file
             return dict, (dict(self),)
         self.started.append(process)
-        coordinators = [child.pid for child in multiprocessing.active_children() if child.name == COORDINATOR]
-        return _marked, (dict(self), " ".join(map(str, [os.getpid(), *coordinators])), DupFd(self.errors.fileno()))
+        return _marked, (dict(self), os.getpid(), DupFd(self.errors.fileno()))
 
     def send_error(self, record: logging.LogRecord) -> bool:
         """Send the error with which vLLM ends this process, unless it only points at that of another process."""
@@ -54,13 +56,51 @@ class Marked(dict[str, Any]):
         return True
 
 
-def _marked(items: dict[str, Any], parents: str, errors: Any) -> Marked:
+class MarkedSize(int):
+    """vLLM's `data_parallel_size`. Nothing else in the configuration reaches the process that coordinates replicas."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (int, (int(self),)) if get_spawning_popen() is None else (_size, (int(self), os.getpid()))
+
+
+def _marked(items: dict[str, Any], parent: int, errors: Any) -> Marked:
     """Return the dictionary in the new process, and mark this process."""
-    os.environ[watch.VARIABLE] = parents
+    _end_with(parent)
     marked = Marked(items, Connection(errors.detach(), readable=False))
     for module in ("engine.core", "executor.multiproc_executor"):
         logging.getLogger(f"vllm.v1.{module}").addFilter(marked.send_error)  # vLLM removes handlers
+    Finalize(None, _exit_now, exitpriority=-100)
     return marked
+
+
+def _size(size: int, parent: int) -> int:
+    _end_with(parent)
+    return size
+
+
+@functools.cache
+def _end_with(parent: int) -> None:
+    """End this process when the process that started it is gone: vLLM's processes would keep their memory for ever, on
+    a GPU too, after that process was killed."""
+
+    def watch() -> None:
+        with suppress(ProcessLookupError):  # it has ended already
+            select.select([os.pidfd_open(parent)], [], [])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="lmms-eval-mai-watch", daemon=True).start()
+
+
+def _exit_now() -> None:
+    """End this process if it did not fail, after vLLM and multiprocessing have cleaned up. On a CPU the interpreter
+    would free a million objects one by one, for 2 to 4 s. On a GPU a process ends in vLLM's own way."""
+    from vllm.platforms import current_platform
+
+    error = sys.exc_info()[1]
+    if current_platform.is_cpu() and (error is None or (isinstance(error, SystemExit) and not error.code)):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 class Processes:
@@ -74,7 +114,9 @@ class Processes:
         self._errors, sender = multiprocessing.Pipe(duplex=False)
         self._last_error = ""
         self._marked = vllm_config.additional_config = Marked(vllm_config.additional_config, sender)
-        self._expected: int = vllm_config.parallel_config.data_parallel_size_local
+        parallel = vllm_config.parallel_config
+        parallel.data_parallel_size = MarkedSize(parallel.data_parallel_size)
+        self._expected: int = parallel.data_parallel_size_local
         resource_tracker.ensure_running()  # multiprocessing starts it with the first process, and then unblocks SIGINT
         thread = ThreadPoolExecutor(1, "vllm-start", signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT}))
         self.llm: Future[Any] = thread.submit(_build, vllm_config)
