@@ -171,7 +171,7 @@ def _documents(runs: Runs, run: FinishedRun, promise: Promise) -> pd.DataFrame |
     frames = runs.calls_by_name(run)
     if promise.loss == "answers":
         frames = _scored_by_baseline(run, frames, promise)
-    sure = frames.get(calls[promise.stop.sure].answer)
+    sure = frames.get(str(calls[promise.stop.sure].answer))
     cheapest, never, baseline = (
         replay(steps, frames, setup, run.benchmark, run.rules, threshold)
         for steps, threshold in ((method, THRESHOLDS[-1]), (method, NEVER), (promise.baseline, None))
@@ -179,7 +179,8 @@ def _documents(runs: Runs, run: FinishedRun, promise: Promise) -> pd.DataFrame |
     if cheapest is None or never is None or baseline is None or sure is None or sure.answer_logprob.isna().all():
         return None
     before = method.steps[: method.steps.index(promise.stop)]
-    asked = [name for step in before for ask in asks_of(step) for name in calls[ask.name].needed]
+    asks = [calls[ask.name] for step in before for ask in asks_of(step)]
+    asked = dict.fromkeys(str(name) for names in asks for name in (names.thinking, names.answer))
     return pd.DataFrame(
         {
             "may_be_first": cheapest.exit == promise.stop.exit,
@@ -197,7 +198,7 @@ def _documents(runs: Runs, run: FinishedRun, promise: Promise) -> pd.DataFrame |
 def _scored_by_baseline(run: FinishedRun, frames: CallsByName, promise: Promise) -> CallsByName:
     """Return the calls with the score 1 for an answer that is the same as that of the baseline, by the benchmark's own
     rule, and 0 for others."""
-    last = call_names(promise.baseline, run.setup.replay_setup)[promise.baseline.stops[-1].answer].answer
+    last = str(call_names(promise.baseline, run.setup.replay_setup)[promise.baseline.stops[-1].answer].answer)
     if last not in frames:
         return frames
     answers = frames[last].parsed

@@ -36,7 +36,7 @@ def add_replays(runs: Runs, methods: Collection[Method], thresholds: Sequence[fl
             for base, documents in replays:
                 if documents is not None:
                     setup = base.setup.replay_setup.with_method(method, threshold)
-                    runs.add(run_of_replay(base, method, setup, documents, runs.calls_by_name(base)))
+                    runs.add(run_of_replay(base, setup, documents, runs.calls_by_name(base)))
             if all(documents is None for _, documents in replays):
                 asked = ", ".join(ask.name for ask in method.asks)
                 shown = method.name + (f",min_confidence={threshold:g}" if threshold else "")

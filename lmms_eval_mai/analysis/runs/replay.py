@@ -1,14 +1,15 @@
 """What a method would have done with the finished calls of some runs, without a model.
 
-`joined_calls` collects the calls of all runs on the same documents with the same models. `replay` walks through the
-steps of a method as `method/run.py` does. The result is that of a real run if decoding is greedy and answers do not
-depend on the batch; in bfloat16 vLLM's may, by a token.
+`joined_calls` collects the calls of all runs on the same documents with the same models. `replay` finds the calls of
+the walk (`method/walk.py`) among them. The result is that of a real run if decoding is greedy and answers do not depend
+on the batch; in bfloat16 vLLM's may, by a token.
 """
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,44 +20,17 @@ from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.agreement import agree as agree_two
 from lmms_eval_mai.method.benchmarks import benchmark_of
-from lmms_eval_mai.method.methods import IN_TWO_STAGES, Method, Stop, asks_of, prompt_of
+from lmms_eval_mai.method.methods import Method, Stop
+from lmms_eval_mai.method.walk import AskCalls, Verifier, calls_of, walk
 
 CallsByName = Mapping[str, pd.DataFrame]
 """Name of a call, such as `small.think` or `large.transfer(small.think)` -> the columns of `frames.CALLS`, and the
 `score` of its answer, by document. Documents without such a call are missing."""
 
 
-@dataclass(frozen=True)
-class CallNames:
-    """The names of the calls that an `Ask` makes."""
-
-    thinking: str
-    answer: str
-    """The same call, except with two stages."""
-    also: tuple[str, ...] = ()
-    """Calls before it that not every run needs: the scoring of sparse transfer."""
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """Those that a run must have made."""
-        return tuple(dict.fromkeys((self.thinking, self.answer)))
-
-
-def call_names(method: Method, setup: Setup) -> dict[str, CallNames]:
+def call_names(method: Method, setup: Setup) -> dict[str, AskCalls]:
     """Return the calls of each `Ask` of a method by its name."""
-    by_ask: dict[str, CallNames] = {}
-    for ask in method.asks:
-        prompt = prompt_of(ask, setup.variant, setup.think)
-        name = f"{ask.side}.{prompt}"
-        if prompt == "transfer":
-            thinking = by_ask[ask.of].thinking
-            call = f"{name}({thinking})"
-            by_ask[ask.name] = CallNames(call, call, (f"large.score({thinking})",))
-        elif prompt in IN_TWO_STAGES and setup.two_stage and method.is_answer_used(ask):
-            by_ask[ask.name] = CallNames(name, f"{ask.side}.stage2({name})")
-        else:
-            by_ask[ask.name] = CallNames(name, name)
-    return by_ask
+    return {ask.name: calls_of(ask, method, setup.variant, setup.two_stage, setup.think) for ask in method.asks}
 
 
 @functools.cache
@@ -66,7 +40,7 @@ def calls_by_name(run: FinishedRun) -> dict[str, pd.DataFrame]:
     names = run.calls.side.str.cat(run.calls.prompt, ".")
     names = names.where(run.calls.of.isna(), names + "(" + run.calls.of.fillna("") + ")")
     answers = call_names(run.setup.method, run.setup)
-    final = run.samples.exit.map({stop.exit: answers[stop.answer].answer for stop in run.setup.method.stops})
+    final = run.samples.exit.map({stop.exit: str(answers[stop.answer].answer) for stop in run.setup.method.stops})
     if run.setup.family == "alone":  # its exit has any name
         final = names.groupby(run.calls.doc_id).last().reindex(run.samples.index)
     benchmark, frames = benchmark_of(run.benchmark), {}
@@ -108,61 +82,79 @@ def joined_calls(run: FinishedRun, others: Iterator[FinishedRun], small: str, la
     return {name: frame.reindex(run.samples.index) for name, frame in frames.items()}
 
 
+class FinishedCall(NamedTuple):
+    """What a replay needs of a call."""
+
+    parsed: str | None
+    answer_logprob: float | None
+    score: float
+    """nan: not known."""
+    output_tokens: float
+
+
+CallsOfDocument = Mapping[str, FinishedCall]
+"""Name of a call -> the call on one document."""
+
+
 def replay(
     method: Method, frames: CallsByName, setup: Setup, benchmark: str, rules: AgreementRules, threshold: float | None
 ) -> pd.DataFrame | None:
-    """Return `exit`, `answer` (parsed), `score`, `small_tokens` and `large_tokens` of each document. None: one lacks a
-    call. `setup`: that of the run whose documents these are. `threshold`: of stops without one of their own."""
-    calls = call_names(method, setup)
+    """Return `exit`, `answer` (parsed), `score`, `small_tokens`, `large_tokens` and the `calls` of each document. None:
+    one lacks a call. `setup`: that of the run whose documents these are. `threshold`: of stops without one of their
+    own."""
+    names, verifier = call_names(method, setup), Verifier(benchmark_of(benchmark), rules, threshold or 1.0)
     index = next(iter(frames.values())).index
-    nothing = next(iter(frames.values())).iloc[:0].reindex(index)  # perhaps no document needs the call
-    frames = {**dict.fromkeys((name for names in calls.values() for name in names.needed), nothing), **frames}
-    open_ = pd.Series(True, index=index)
-    empty = {"exit": None, "answer": None, "score": np.nan, "small_tokens": 0.0, "large_tokens": 0.0}
-    documents = pd.DataFrame(empty, index)
-    counted: set[str] = set()
-    for step in method.steps:
-        if isinstance(step, Stop):
-            if step.sure and _lacks_probability(frames[calls[step.sure].answer][open_]):
+    found: dict[int, dict[str, FinishedCall]] = {document: {} for document in index}
+    for name, frame in frames.items():
+        known = frame.dropna(subset="side")
+        columns = (known[column] for column in FinishedCall._fields)
+        for document, parsed, logprob, *rest in zip(known.index, *columns, strict=True):
+            answer = parsed if isinstance(parsed, str) else None
+            found[document][name] = FinishedCall(answer, None if math.isnan(logprob) else logprob, *rest)
+    rows = [_replayed(method, verifier, names, calls) for calls in found.values()]
+    if any(row is None for row in rows):
+        return None
+    numbers = ["score", "small_tokens", "large_tokens"]
+    documents = pd.DataFrame(rows, index, dtype=object).astype(dict.fromkeys(numbers, float))
+    if documents[numbers].isna().any(axis=None):
+        return None
+    for number, stop in enumerate(method.stops):
+        if stop.sure:
+            reached = documents.index[~documents.exit.isin(method.exits[:number])]
+            if _lacks_probability([found[document][str(names[stop.sure].answer)] for document in reached]):
                 return None
-            done = open_.copy()
-            if step.agree:
-                a, b = (frames[calls[name].answer].parsed for name in step.agree)
-                done &= agree(benchmark, a, b, rules)
-            if step.sure:
-                done &= _is_sure(step, calls, frames, threshold)
-            answer = frames[calls[step.answer].answer]
-            documents.loc[done, "exit"] = step.exit
-            documents.loc[done, "answer"] = answer.parsed[done]
-            documents.loc[done, "score"] = answer.score[done]
-            open_ &= ~done
-        for ask in asks_of(step):
-            documents[f"{ask.side}_tokens"] += _tokens(calls[ask.name], frames, counted).where(open_, 0)
-    return None if documents.drop(columns=["exit", "answer"]).isna().any(axis=None) else documents
+    return documents
 
 
-def _is_sure(stop: Stop, calls: Mapping[str, CallNames], frames: CallsByName, threshold: float | None) -> pd.Series:
-    """Return whether the answer of a stop that asks for it is probable enough, for each document."""
-    least = stop.min_confidence if stop.min_confidence is not None else threshold
-    answer = frames[calls[stop.sure].answer]
-    return answer.answer_logprob.ge(math.log(least or 1.0)) & answer.parsed.notna()
+def _replayed(
+    method: Method, verifier: Verifier, names: Mapping[str, AskCalls], calls: CallsOfDocument
+) -> dict[str, Any] | None:
+    """Return the row of a document. None: it lacks a call."""
+    answers: dict[str, FinishedCall] = {}
+    made: dict[str, float] = {}
+    tokens = {"small": 0.0, "large": 0.0}
+    for step in walk(method, verifier, answers):
+        if isinstance(step, Stop):
+            answer = answers[step.answer]
+            spent = {f"{side}_tokens": number for side, number in tokens.items()}
+            return {"exit": step.exit, "answer": answer.parsed, "score": answer.score, **spent, "calls": (*made,)}
+        for ask in step:
+            of_ask = names[ask.name]
+            needed = [str(name) for name in dict.fromkeys((of_ask.thinking, of_ask.answer))]
+            if any(name not in calls for name in needed):
+                return None
+            for name in (*needed, str(of_ask.score)):  # `explain` and `think` are one call in a task with prompt E
+                if name in calls and name not in made:
+                    made[name] = calls[name].output_tokens
+                    tokens[ask.side] += made[name]
+            answers[ask.name] = calls[needed[-1]]
+    raise AssertionError("a walk ends with a stop")
 
 
-def _lacks_probability(answers: pd.DataFrame) -> bool:
+def _lacks_probability(answers: Collection[FinishedCall]) -> bool:
     """Return whether the engine reported no probability of any answer. A run of such a method would be refused."""
-    readable = answers[answers.parsed.notna()]
-    return len(readable) > 0 and bool(readable.answer_logprob.isna().all())
-
-
-def _tokens(calls: CallNames, frames: CallsByName, counted: set[str]) -> pd.Series:
-    """Return the output tokens of the calls of an `Ask`, without those of earlier ones, which are added to `counted`:
-    `explain` and `think` are one call in a task with prompt E."""
-    tokens = pd.Series(0.0, index=next(iter(frames.values())).index)
-    for name in (*calls.needed, *calls.also):
-        if name in frames and name not in counted:
-            tokens += frames[name].output_tokens if name in calls.needed else frames[name].output_tokens.fillna(0)
-            counted.add(name)
-    return tokens
+    readable = [answer for answer in answers if answer.parsed is not None]
+    return len(readable) > 0 and all(answer.answer_logprob is None for answer in readable)
 
 
 def agree(benchmark: str, a: pd.Series, b: pd.Series, rules: AgreementRules) -> pd.Series:
@@ -177,9 +169,7 @@ def tokens(documents: pd.DataFrame) -> pd.Series:
     return documents.small_tokens + documents.large_tokens
 
 
-def run_of_replay(
-    run: FinishedRun, method: Method, setup: Setup, documents: pd.DataFrame, frames: CallsByName
-) -> FinishedRun:
+def run_of_replay(run: FinishedRun, setup: Setup, documents: pd.DataFrame, frames: CallsByName) -> FinishedRun:
     """Return the result of a replay as a run. `setup`: that of the new run. It has no times."""
     parsed = documents.answer
     samples = run.samples.assign(
@@ -190,21 +180,7 @@ def run_of_replay(
         readable=parsed.notna(),
         parsed=parsed,
     )
-    calls = pd.concat(_made_calls(method, setup, documents, frames)).dropna(subset="side").reset_index(names="doc_id")
+    made = (frame[[name in calls for calls in documents.calls]] for name, frame in frames.items())
+    calls = pd.concat(made).dropna(subset="side").reset_index(names="doc_id")
     calls = calls.assign(seconds=np.nan, shared=True)[[*run.calls]].astype(run.calls.dtypes.to_dict())
     return replace(run, setup=setup, samples=samples, calls=calls, wall_s=None, is_replay=True)
-
-
-def _made_calls(method: Method, setup: Setup, documents: pd.DataFrame, frames: CallsByName) -> Iterator[pd.DataFrame]:
-    """Yield the calls that a replay makes, each with the documents that reach it."""
-    calls = call_names(method, setup)
-    made: set[str] = set()
-    reached = pd.Series(True, index=documents.index)
-    for step in method.steps:
-        for ask in asks_of(step):
-            for name in (*calls[ask.name].needed, *calls[ask.name].also):
-                if name in frames and name not in made:  # of two steps with one call, more documents reach the first
-                    made.add(name)
-                    yield frames[name][reached]
-        if isinstance(step, Stop):
-            reached &= documents.exit != step.exit

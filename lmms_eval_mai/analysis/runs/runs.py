@@ -257,4 +257,4 @@ def short_answers(run: FinishedRun) -> Iterator[FinishedRun]:
         setup = run.setup.short_answers(side)
         documents = replay(method, frames, setup, run.benchmark, run.rules, None) if frames else None
         if documents is not None and len(documents):
-            yield run_of_replay(run, method, setup, documents, frames)
+            yield run_of_replay(run, setup, documents, frames)
