@@ -35,7 +35,6 @@ from lmms_eval_mai.method.trace import Settings
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run import calibration, presets
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
-from lmms_eval_mai.run.decoding import read_decoding
 
 
 def _layer(value: Any) -> int | float:
@@ -271,9 +270,8 @@ def _check_engine(engine: EngineConfig, given: Mapping[str, Any]) -> None:
 
 
 def _check_choices(config: Config, given: Mapping[str, Any]) -> None:
-    """Refuse arguments of the command that would have no effect, a file without a threshold for the method, and
-    decoding arguments that cannot be read. A pair's file may have the first two, but not a transfer that the method
-    lacks."""
+    """Refuse arguments of the command that would have no effect, and a file without a threshold for the method. A
+    pair's file may have both, but not a transfer that the method lacks."""
     for names, is_met, needed in NEEDED:
         for name in names:
             value = getattr(config, name)
@@ -281,7 +279,6 @@ def _check_choices(config: Config, given: Mapping[str, Any]) -> None:
                 raise ArgumentError(
                     f"{name}={value} has no effect without {needed}: give that too, or leave {name} out."
                 )
-    read_decoding(config.native_gen_kwargs or {}, "In native_gen_kwargs, ")
     file = config.calibration
     if "min_confidence" in given and file is not None and config.calibrated is None:
         raise ArgumentError(

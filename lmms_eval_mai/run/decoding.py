@@ -5,7 +5,7 @@ harmless is refused, so that no argument is ignored by accident.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
@@ -14,9 +14,7 @@ from lmms_eval_mai.engines.arguments import Arguments, did_you_mean, parse_liter
 from lmms_eval_mai.engines.build import check_sampling
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.prompts import MAX_TOKENS
-
-if TYPE_CHECKING:
-    from lmms_eval_mai.run.config import Config
+from lmms_eval_mai.run.config import Config
 
 OWN_TASK: dict[str, Any] = {"temperature": 0, "top_p": 1, "max_new_tokens": MAX_TOKENS, "num_beams": 1}
 """The values in the task files of this package."""
@@ -89,7 +87,7 @@ def ignored_arguments(gen_kwargs: Mapping[str, Any]) -> list[str]:
 
 
 def sampling(
-    gen_kwargs: Mapping[str, Any], config: "Config", own_task: bool, repeat: int = 0
+    gen_kwargs: Mapping[str, Any], config: Config, own_task: bool, repeat: int = 0
 ) -> dict[CallPrompt, Sampling]:
     """Return how each call is decoded. Raises `ArgumentError` for an unknown name, or for a value that cannot work or
     that an engine of the run refuses.
@@ -106,6 +104,7 @@ def sampling(
         )
     gen_kwargs = {name: value for name, value in gen_kwargs.items() if name not in IGNORED}
     own = config.native_gen_kwargs or {}
+    read_decoding(own, "In native_gen_kwargs, ")  # names the argument in a message
     given, of_native = read_decoding(gen_kwargs), read_decoding({**gen_kwargs, **own})
 
     def decoding(given: Decoding, most: int, budget: int | None = None) -> Sampling:

@@ -228,7 +228,7 @@ anls_threshold=2: 1 | anls_threshold=0: 0 | anls_threshold=true: number | anls_t
 chartqa_match=fuzzy: exact, relaxed
 method=mai_confidence,min_confidence=0: 0 | method=mai_confidence,min_confidence=none.json: calibrate
 min_confidence=0.7: mai_confidence | think=native,native_gen_kwargs=hot: mapping
-think=native,native_gen_kwargs={"temprature":1}: Did you mean temperature? | think=native,max_thinking_tokens=0: 1
+think=native,max_thinking_tokens=0: 1
 native_gen_kwargs={"temperature":1}: think=native | max_thinking_tokens=9: think=native
 large_engine=transformers,method=own_thinking,transfer=sparse: such as mai
 small_mm_processor_kwargs={max_pixels:5}: JSON

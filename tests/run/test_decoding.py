@@ -88,6 +88,8 @@ def test_an_unknown_decoding_argument_is_refused_with_near_names() -> None:
     for name, near in (("max_tokens", "max_new_tokens"), ("logit_bias", "temperature")):
         with pytest.raises(ArgumentError, match=f"{name} is unknown.* {near}"):
             sampling({**TASK, name: 1}, GREEDY, own_task=False)
+    with pytest.raises(ArgumentError, match=r"In native_gen_kwargs, temprature is unknown\. Did you mean temperature"):
+        sampling({}, parse({"think": "native", "native_gen_kwargs": {"temprature": 1}}), own_task=True)
 
 
 @pytest.mark.parametrize("value", [None, 0, 0.0, ""])
