@@ -48,7 +48,7 @@ def main(given: argparse.Namespace) -> int:
     from lmms_eval_mai.run.config import parse
 
     try:
-        from lmms_eval_mai.serve.server import bind, run
+        from lmms_eval_mai.serve.server import bind, serve_until_stopped
         from lmms_eval_mai.serve.service import Service
     except ModuleNotFoundError as error:
         raise EngineUnavailable(f"{error.name} is not installed. Run pip install 'lmms-eval-mai[serve]'.") from None
@@ -67,7 +67,7 @@ def main(given: argparse.Namespace) -> int:
     service = Service(parse(arguments), values_of("--gen_kwargs", given.gen_kwargs), settings)
     try:
         with bind(given.host, given.port) as bound:
-            run(service, bound)
+            serve_until_stopped(service, bound)
     except Terminated:
         if service.is_ready:
             return 0

@@ -50,9 +50,7 @@ class App:
         self._readers = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "mai-read")
         self._started_at = int(time.time())
         self._count = 0
-        """Requests that are answered or wait."""
-        self._arriving = 0
-        """Bytes of bodies that are not complete yet."""
+        """Requests that are answered or wait, or whose body arrives."""
         self.asgi = Starlette(
             routes=[
                 Route("/v1/chat/completions", self._chat_completions, methods=["POST"]),
@@ -92,16 +90,13 @@ class App:
 
     async def _chat_completions(self, request: Request) -> Response:
         self._check_key(request)
-        body = await self._body(request)
-        self._check_place()
+        if self._count >= self._service.config.max_open_samples + self._settings.max_queue:
+            text = "The server is full (max_open_samples and --max_queue). Send the request again later."
+            raise RequestError(429, text, "queue_full", headers={"Retry-After": str(RETRY_AFTER_S[429])})
         self._count += 1
-
-        def read() -> Question:
-            service, settings = self._service, self._settings
-            return question_of(read_request(body, settings), service.config, service.gen_kwargs, settings.methods)
-
         try:
-            question = await asyncio.get_running_loop().run_in_executor(self._readers, read)
+            body = await self._body(request)
+            question = await asyncio.get_running_loop().run_in_executor(self._readers, self._question, body)
         finally:
             self._count -= 1
         kind = "text/event-stream" if question.request.stream else "application/json"
@@ -119,32 +114,17 @@ class App:
             text = "The API key is missing or wrong. Send the header Authorization: Bearer KEY."
             raise RequestError(401, text, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
-    def _check_place(self) -> None:
-        """Refuse a request if there is no place for it. Bodies that are still arriving take no place, so heads without
-        bodies fill none. Together they have at most the bytes of one largest body for each free place."""
-        free = self._service.config.max_open_samples + self._settings.max_queue - self._count
-        if free <= 0 or self._arriving > free * self._settings.max_body_mib * 2**20:
-            text = "The server is full (max_open_samples and --max_queue). Send the request again later."
-            raise RequestError(429, text, "queue_full", headers={"Retry-After": str(RETRY_AFTER_S[429])})
-
     async def _body(self, request: Request) -> bytearray:
-        """Return the body of a request. Raises `RequestError` if there is no place for it, or if it is not JSON, too
-        large or too slow."""
-        self._check_place()
+        """Return the body of a request. Raises `RequestError` if it is not JSON, too large or too slow."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             # A web page may send other types to a server on the same machine, without asking it first.
             text = "The body must be JSON. Send it with the header Content-Type: application/json."
             raise RequestError(415, text, "unsupported_media_type")
-        if "content-encoding" in request.headers:
-            text = "The body is compressed. Send it as it is, without the header Content-Encoding."
-            raise RequestError(415, text, "unsupported_media_type")
-        limit, timeout, body = self._settings.max_body_mib, self._settings.client_timeout, bytearray()
+        limit, timeout, body = self._settings.max_body_mib, self._settings.body_timeout, bytearray()
         try:
             async with asyncio.timeout(timeout):
                 async for part in request.stream():
                     body += part
-                    self._arriving += len(part)
-                    self._check_place()
                     if len(body) > limit * 2**20:
                         text = f"The body has more than {limit:g} MiB (--max_body_mib). Send less."
                         raise RequestError(413, text, "request_too_large")
@@ -153,9 +133,11 @@ class App:
             raise RequestError(408, text, "slow_request", headers={"Connection": "close"}) from None
         except ClientDisconnect:
             raise RequestError(CLIENT_GONE, "The client has closed the connection.", "client_gone") from None
-        finally:
-            self._arriving -= len(body)
         return body
+
+    def _question(self, body: bytearray) -> Question:
+        service, settings = self._service, self._settings
+        return question_of(read_request(body, settings), service.config, service.gen_kwargs, settings.methods)
 
     async def _parts(self, question: Question) -> AsyncGenerator[bytes]:
         """Yield the reply. An error before its first part is raised. A later one is a part too."""

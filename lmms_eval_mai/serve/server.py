@@ -2,10 +2,7 @@
 
 import asyncio
 import gc
-import resource
 import socket
-import time
-from typing import Any
 
 import uvicorn
 from loguru import logger
@@ -14,13 +11,14 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.serve.app import App
 from lmms_eval_mai.serve.service import Service
 
-MAX_FILES, MAX_WAITING = 65_536, 4096
-"""Files and connections that the process may have open, and connections that wait for their clients."""
+IDLE_CONNECTIONS = 512
+"""Connections that may be open besides those of the requests that are answered or wait: for health, metrics and clients
+that keep a connection. With more, each new request gets the status 503."""
 KEEP_ALIVE_S = 60
 """Seconds for which an idle connection stays open. OpenAI's client drops one after 5 s, and so does uvicorn by default:
 if both do it at the same time, the client's next request fails."""
 WATCH_S = 0.5
-"""Seconds between two looks at all connections and engines."""
+"""Seconds between two looks at the engines."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -37,7 +35,7 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def run(service: Service, bound: socket.socket) -> None:
+def serve_until_stopped(service: Service, bound: socket.socket) -> None:
     """Start the engines and answer requests until a signal, which is raised again at the end. Requests in flight are
     answered first. A second SIGINT stops at once. Raises `EngineStartError`, and `EngineCrashed` if an engine cannot be
     started again."""
@@ -54,66 +52,45 @@ def run(service: Service, bound: socket.socket) -> None:
             f"requests at the same time, and up to {service.settings.max_queue} that wait. Ctrl-C or SIGTERM stops the "
             "server after the requests in flight are answered."
         )
-        asyncio.run(Server(service).serve(sockets=[bound]))
+        asyncio.run(serve(service, server_of(service), bound))
     finally:
         service.stop()
     if service.crash is not None:
         raise service.crash
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server, which closes the connections of clients that keep it waiting.
+def server_of(service: Service) -> uvicorn.Server:
+    """Return uvicorn's server for a service, within uvicorn's own limits. Clients that send no headers or read nothing
+    keep their connections: this is for a proxy."""
+    settings = service.settings
+    config = uvicorn.Config(
+        App(service).asgi,
+        http="h11",
+        h11_max_incomplete_event_size=64 * 2**10,  # of headers: some proxies need more than h11's 16 KiB
+        limit_concurrency=service.config.max_open_samples + settings.max_queue + IDLE_CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        ws="none",
+        log_config=None,
+        log_level="critical",  # its errors would have the message of an exception, and so texts of prompts
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=int(settings.request_timeout) + 5,  # each request has its own limit
+    )
+    return uvicorn.Server(config)
 
-    uvicorn itself waits without a limit for the headers of a request and for a client that reads nothing. So 1,300
-    silent connections would take all file descriptors of a process, which are 1,024 by default.
-    """
 
-    def __init__(self, service: Service) -> None:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        files = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
-        if soft != resource.RLIM_INFINITY and soft < files:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-        self._service, self._max_waiting = service, min(MAX_WAITING, files // 4)
-        config = uvicorn.Config(
-            App(service).asgi,
-            http="h11",
-            h11_max_incomplete_event_size=64 * 2**10,  # of headers: some proxies need more than h11's 16 KiB
-            limit_concurrency=2 * self._max_waiting,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            ws="none",
-            log_config=None,
-            log_level="critical",  # its errors would have the message of an exception, and so texts of prompts
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=int(service.settings.request_timeout) + 5,  # each request has its own limit
-        )
-        super().__init__(config)
+async def serve(service: Service, server: uvicorn.Server, bound: socket.socket) -> None:
+    """Answer requests until a signal or a crash."""
+    # Hostile bytes and a lack of file descriptors would otherwise fill the log with tracebacks.
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logger.debug(context["message"]))
+    watching = asyncio.create_task(_watch_engines(service, server))
+    await server.serve(sockets=[bound])
+    watching.cancel()
 
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer requests until a signal or a crash."""
-        # Hostile bytes and a lack of descriptors would otherwise fill the log with tracebacks.
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: logger.debug(context["message"]))
-        watching = asyncio.create_task(self._watch())
-        await super().serve(sockets)
-        watching.cancel()
 
-    async def _watch(self) -> None:
-        """Close the connections that have waited too long for their clients, and the oldest of them if they are too
-        many. Let engines that died start again, and stop the server if one cannot."""
-        since: dict[Any, float] = {}
-        while not self._service.crash:
-            now, waiting = time.monotonic(), {}
-            connections: set[Any] = set(self.server_state.connections)  # of the class for http="h11"
-            for connection in connections:
-                cycle = connection.cycle  # the last request whose headers are complete, or None
-                if cycle is None or cycle.response_complete or connection.flow.write_paused:
-                    waiting[connection, cycle] = since.get((connection, cycle), now)
-            oldest_first = sorted(waiting.items(), key=lambda item: item[1])
-            for number, ((connection, _), began) in enumerate(oldest_first):
-                is_too_long = now - began > self._service.settings.client_timeout
-                if is_too_long or number < len(waiting) - self._max_waiting:
-                    connection.transport.abort()
-            since = waiting
-            await asyncio.sleep(WATCH_S)
-            self._service.watch_engines()
-        self.should_exit = True
+async def _watch_engines(service: Service, server: uvicorn.Server) -> None:
+    """Let engines that died start again, and stop the server if one cannot."""
+    while not service.crash:
+        await asyncio.sleep(WATCH_S)
+        service.watch_engines()
+    server.should_exit = True

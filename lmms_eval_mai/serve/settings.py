@@ -30,8 +30,8 @@ class Settings(Arguments):
     """Images of a request."""
     max_text_mib: float = 1.0
     """The largest body without its images. JSON may need 100 times its size in memory."""
-    client_timeout: float = 30.0
-    """Seconds in which a client must send its headers, then its body, and take its reply."""
+    body_timeout: float = 30.0
+    """Seconds in which the body of a request must arrive."""
     api_key: Annotated[str | None, Field(repr=False)] = None
     """The key that requests to `/v1` must have. None: no key is needed."""
     own_names_only: bool = False

@@ -134,7 +134,6 @@ def test_requests_need_the_key_json_a_known_path_and_the_name_of_this_server(api
     assert api.client.get("/v1/models", headers=KEY).status_code == 200
     for kind, status in (("application/json; charset=utf-8", 200), ("text/plain", 415), ("", 415)):
         assert api.post(STORY, headers=KEY | {"Content-Type": kind}).status_code == status
-    assert api.refused(STORY, headers=KEY | {"Content-Encoding": "gzip"})[0] == 415
     for method, path, status in (
         ("POST", "/chat/completions", 404),
         ("GET", "/v1/models/gpt-5", 404),

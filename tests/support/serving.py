@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import uvicorn
 from PIL import Image
 from support.pope_scripts import records
 
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.serve.server import Server, bind
+from lmms_eval_mai.serve.server import bind, serve, server_of
 from lmms_eval_mai.serve.service import Service
 from lmms_eval_mai.serve.settings import Settings
 
@@ -99,7 +100,7 @@ class Running:
     """A server that runs in threads of this process."""
 
     service: Service
-    server: Server
+    server: uvicorn.Server
     url: str
     thread: threading.Thread
     client: httpx.Client = field(init=False)
@@ -142,8 +143,8 @@ def serving(settings: dict[str, Any] | None = None, **model_args: Any) -> Iterat
     )
     service.start()
     with bind("127.0.0.1", 0) as bound:
-        server = Server(service)
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[bound])), daemon=True)
+        server = server_of(service)
+        thread = threading.Thread(target=lambda: asyncio.run(serve(service, server, bound)), daemon=True)
         running = Running(service, server, f"http://127.0.0.1:{bound.getsockname()[1]}", thread)
         thread.start()
         try:
