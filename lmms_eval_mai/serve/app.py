@@ -211,7 +211,7 @@ async def reply_of(question: Question, results: AsyncIterable[Call | Trace]) -> 
         if request.stream:
             yield data_part(choice("delta", role | content))
             yield data_part(choice("delta", {}, reason, mai=mai))
-            if request.stream_options.get("include_usage"):
+            if request.stream_options.include_usage:
                 yield data_part({**choice("delta", {}), "choices": [], "usage": usage})
             yield b"data: [DONE]\n\n"
         else:

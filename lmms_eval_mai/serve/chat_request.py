@@ -6,7 +6,8 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Self
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal, Self
 
 import PIL.Image
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
@@ -26,22 +27,16 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """Formats that are decoded. Pillow's others start programs or are rare, so they only make attacks easier."""
 DATA_URL = re.compile(rb"data:[^,\"\s]{0,100};base64,[\w+/=\\-]*", re.IGNORECASE)
 """An image in the body of a request, where JSON may have a backslash before a slash. The type may be any or missing."""
-IGNORED = {
-    "annotations", "cache_control", "cache_salt", "ignore_eos", "metadata", "mm_payload", "name", "parallel_tool_calls",
-    "priority", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning", "reasoning_content",
-    "reasoning_effort", "request_id", "return_mm_kwargs", "return_token_offsets", "safety_identifier", "service_tier",
-    "session_id", "store", "stream_interval", "truncation_side", "user", "uuid", "verbosity",
+OTHER_REPLY: dict[str, list[Any]] = {
+    "tools": [], "tool_choice": ["none", "auto"], "functions": [], "function_call": ["none", "auto"], "n": [1],
+    "response_format": [{"type": "text"}], "structured_outputs": [], "modalities": [["text"]], "audio": [],
+    "web_search_options": [], "logprobs": [], "prompt_logprobs": [], "logit_bias": [], "use_beam_search": [],
+    "echo": [], "continue_final_message": [],
 }  # fmt: skip
-"""Fields without an effect on the answer, at any place. Clients send back the messages that they received."""
-NEUTRAL: dict[str, list[Any]] = {
-    "tool_choice": ["none", "auto"], "function_call": ["none", "auto"], "n": [1], "length_penalty": [1],
-    "response_format": [{"type": "text"}], "modalities": [["text"]], "add_generation_prompt": [True],
-    "include_reasoning": [True], "skip_special_tokens": [True], "spaces_between_special_tokens": [True],
-    "min_tokens": [0],
-}  # fmt: skip
-"""Fields that may have only these values."""
-NOTHING: list[Any] = [False, 0, "", [], {}]
-"""The values that any other field may have that is not supported: it asks for nothing. Every field may be null."""
+"""Fields of OpenAI and vLLM that ask for another reply -> the values, besides `NOTHING`, that do not."""
+NOTHING: list[Any] = [None, False, 0, "", [], {}]
+FIELDS_TO_COMPARE = 100
+"""Unknown fields that are compared with the names of known ones."""
 
 
 @dataclass(frozen=True)
@@ -85,25 +80,14 @@ def wrong(message: str, *place: str | int) -> ValidationError:
 
 
 class Fields(BaseModel):
-    """A part of the body. A field that is not supported is refused, unless it cannot change the answer."""
+    """A part of the body. null counts as not given, and other fields are ignored, as clients send many of them."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
-    IS_OURS: ClassVar[bool] = False
-    """Whether no other server has this part, so that each other field of it is a mistake."""
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore")
 
     @model_validator(mode="before")
     @classmethod
-    def _supported(cls, part: Any) -> Any:
-        if not isinstance(part, dict):
-            return part
-        fields = {name: value for name, value in part.items() if value is not None and name not in IGNORED}
-        others = [name for name in fields if name not in cls.model_fields]
-        for name in sorted(others, key=NEUTRAL.__contains__):  # tools before tool_choice
-            if fields.pop(name) not in NEUTRAL.get(name, [] if cls.IS_OURS else NOTHING):
-                text = f"Only {name}={json.dumps(NEUTRAL[name][0])} is" if name in NEUTRAL else f"{name[:100]} is not"
-                hint = "" if name in NEUTRAL else did_you_mean(name[:100], cls.model_fields)
-                raise wrong(f"{text} supported. Leave it out.{hint}", name)
-        return fields
+    def _given(cls, part: Any) -> Any:
+        return {name: value for name, value in part.items() if value is not None} if isinstance(part, dict) else part
 
 
 class Part(Fields):
@@ -140,7 +124,7 @@ class Message(Fields):
 class MaiOptions(Fields):
     """How the cascade asks the question: the field `mai` of a request (docs/serve.md). None: as the server does."""
 
-    IS_OURS = True
+    model_config = ConfigDict(extra="forbid")
     method: str | None = None
     think: Literal["E", "R", "native"] | None = None
     min_confidence: Annotated[float | None, Field(gt=0, le=1)] = None
@@ -148,6 +132,12 @@ class MaiOptions(Fields):
     kind: Literal["letter", "word"] | None = None
     benchmark: Literal[tuple(BENCHMARKS)] | None = None  # type: ignore[valid-type]
     trace: bool = True
+
+
+class StreamOptions(Fields):
+    """What a streamed reply has besides the text."""
+
+    include_usage: bool = False
 
 
 Stops = Annotated[list[Annotated[str, Field(min_length=1, max_length=1000)]], Field(max_length=16)]
@@ -163,7 +153,23 @@ class ChatRequest(NextToken, Fields):
     max_completion_tokens: Annotated[int | None, Field(ge=1, lt=2**31)] = None
     stop: Annotated[Stops, BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)] = []
     stream: bool = False
-    stream_options: dict[Literal["include_usage", "include_obfuscation", "continuous_usage_stats"], bool | None] = {}
+    stream_options: StreamOptions = StreamOptions()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_others(cls, body: Any) -> Any:
+        """Refuse a field that asks for another reply, and an unknown one that is nearly one of ours."""
+        if not isinstance(body, dict):
+            return body
+        for name, allowed in OTHER_REPLY.items():
+            if body.get(name) not in NOTHING + allowed:
+                text = f"Only {name}={json.dumps(allowed[0])} is" if allowed else f"{name} is not"
+                raise wrong(f"{text} supported. Leave it out.", name)
+        unknown = [name for name in body if name not in cls.model_fields and name not in OTHER_REPLY]
+        for name in unknown[:FIELDS_TO_COMPARE]:
+            if near := get_close_matches(name[:100], cls.model_fields, cutoff=0.85):
+                raise wrong(f"{name[:100]} is unknown. Did you mean {near[0]}?", name)
+        return body
 
     @model_validator(mode="after")
     def _check_turns(self) -> Self:
@@ -216,7 +222,9 @@ def _first_error(error: ValidationError) -> RequestError:
     text = one_line(problem["msg"].removeprefix("Value error, "))
     if problem["type"] == "json_invalid":
         return bad_request(f"The body is not JSON ({text}).", code="invalid_json")
-    if problem["type"] != "sentence":
+    if problem["type"] == "extra_forbidden":
+        text = f"{path} is unknown.{did_you_mean(str(problem['loc'][-1])[:100], MaiOptions.model_fields)}"
+    elif problem["type"] != "sentence":
         text = f"{f'The field {path}' if path else 'The body'} is invalid: {text.rstrip('.')}."
     code = "invalid_image" if path.endswith("image_url") else "invalid_value"
     return bad_request(text, path or None, code)

@@ -17,7 +17,7 @@ from lmms_eval_mai.method.methods import FULL_RT, MAI_CONFIDENCE, steps_of
 from lmms_eval_mai.method.prompts import instruction
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.serve.chat_request import IGNORED, NEUTRAL, NOTHING, ChatRequest
+from lmms_eval_mai.serve.chat_request import NOTHING, OTHER_REPLY, ChatRequest
 from lmms_eval_mai.serve.question import question_of
 from lmms_eval_mai.serve.server import bind
 
@@ -244,13 +244,12 @@ def test_options_and_an_instruction_are_found_in_a_text_before_its_image(api: Ru
     assert prompts_of(reply)["large simple"] == ["<image 8x6>", f"{PICK}\n", LETTER]
 
 
-def test_fields_of_openai_and_vllm_that_change_no_answer_are_accepted(api: Running) -> None:
-    """`IGNORED` may have any value."""
+def test_unknown_fields_and_values_that_ask_for_nothing_are_ignored(api: Running) -> None:
     number = api.service.asked
-    turn = user("Hm?", image_url().replace(",", ",\r\n"))
+    turn = user("Hm?", image_url().replace(",", ",\r\n")) | {"name": "x"}
     turn["content"][0] |= {"cache_control": {"type": "ephemeral"}, "uuid": "a"}
-    fields = {name: values[0] for name, values in NEUTRAL.items()} | {name: "x" for name in IGNORED}
-    fields |= {f"other{number}": value for number, value in enumerate([None, *NOTHING])}
+    fields = {name: (values or NOTHING)[0] for name, values in OTHER_REPLY.items()}
+    fields |= {"user": "x", "metadata": {"a": 1}, "min_tokens": 1, "stop": None}
     fields |= {"stream": True, "stream_options": {"include_usage": None, "continuous_usage_stats": True}}
     chunks = chunks_of(api.post(chat() | {"messages": [turn]} | fields).text)
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == f"answer {number}"
