@@ -27,7 +27,7 @@ from lmms_eval_mai.plugin import follow_tracker
 from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
-from lmms_eval_mai.run.progress import Outcome
+from lmms_eval_mai.run.outcomes import Outcome
 from lmms_eval_mai.run.store import Store
 from lmms_eval_mai.user_input import values_of
 

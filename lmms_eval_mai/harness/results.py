@@ -14,7 +14,7 @@ from lmms_eval_mai.harness.totals import Totals
 from lmms_eval_mai.method.agreement import extract_answer
 from lmms_eval_mai.method.trace import Trace, trace_record
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.progress import Outcome
+from lmms_eval_mai.run.outcomes import Outcome
 
 NO_ANSWER = GenerationResult(None)
 """Result of a failed sample. Its text is None: when lmms-eval's response cache reads its own log again, it treats a

@@ -13,7 +13,7 @@ from lmms_eval_mai.engines.thinking import thought_first
 from lmms_eval_mai.method.trace import Trace
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.failures import Failures
+from lmms_eval_mai.run.outcomes import Failures
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run import doubts
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.engines import Engines
-from lmms_eval_mai.run.failures import Failures
-from lmms_eval_mai.run.progress import Outcome, Progress, progress_bar
+from lmms_eval_mai.run.outcomes import Failures, Outcome, Progress, progress_bar
 from lmms_eval_mai.run.scheduler import gc_frozen, run_samples
 from lmms_eval_mai.run.store import SampleKey, Store, digest_of, folder_of
 

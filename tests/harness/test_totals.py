@@ -13,7 +13,7 @@ from lmms_eval_mai.harness.totals import Totals, final_table
 from lmms_eval_mai.method.sparse import Selection
 from lmms_eval_mai.method.trace import Trace
 from lmms_eval_mai.run.config import Config, parse
-from lmms_eval_mai.run.failures import SHOWN_CAUSES, Failures
+from lmms_eval_mai.run.outcomes import SHOWN_CAUSES, Failures
 
 
 def config(method: str = "mai", **arguments: Any) -> Config:

@@ -6,8 +6,7 @@ import pytest
 
 from lmms_eval_mai.contract import Call, CallKey
 from lmms_eval_mai.method.trace import Trace
-from lmms_eval_mai.run.failures import Failures
-from lmms_eval_mai.run.progress import Progress, progress_bar
+from lmms_eval_mai.run.outcomes import Failures, Progress, progress_bar
 
 
 def test_progress_counts_the_finished_samples_and_is_a_line_in_a_log_file(capsys: pytest.CaptureFixture[str]) -> None:
