@@ -152,7 +152,7 @@ def print_looks(samples: int) -> None:
             number = len(drawn[0][name])
             false = [
                 sum(any(accepts(one, True, promise) for one in sample[name]) for sample in drawn)
-                for promise in (PROMISE, replace(PROMISE, confidence=1 - PROMISE.level / number))
+                for promise in (PROMISE, replace(PROMISE, confidence=1 - (1 - PROMISE.confidence) / number))
             ]
             shown = [f"{100 * one / samples:.1f}" for one in false]
             print(f"| {100 * gain:g} | {name} | {shown[0]} | {shown[1] if number > 1 else ''} |", flush=True)

@@ -1,12 +1,7 @@
 """Looks at finished runs: from lmms-eval's output folders to two frames of samples and calls, to tables, a page and a
 threshold. The runner never imports this package; of the commands, only `report`, `calibrate` and `reproduce` do.
 
-`read(folders)` returns all samples and all calls as two pandas frames. It is public (docs/reports.md).
-
-`runs/` reads the folders: the runs by benchmark and setup, their scores, and what another method would have done with
-their calls. `tables/` has the tables of a report, and writes them as text or as an HTML page. `calibrate/` chooses a
-threshold. `reproduce/` makes the runs that the paper's tables need. `report.py` defines `Table` and its columns:
-to add a table, write a function that gets the `Runs` and yields tables, and list it in `tables/build.py`.
+To add a table, write a function that gets the `Runs` and yields tables, and list it in `tables/build.py`.
 """
 
 from pathlib import Path

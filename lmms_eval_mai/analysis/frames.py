@@ -2,12 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from lmms_eval_mai.contract import Side
 from lmms_eval_mai.engines.thinking import thought_first
 
 Record = dict[str, Any]
@@ -53,8 +51,6 @@ CALLS: dict[str, tuple[type, str]] = {
     "thought_first": (bool, "Whether the model thought by itself before a short answer, though it must not"),
 }
 """Columns of a frame of calls."""
-NAMED_OTHERWISE = {"seconds": "total_s", "cut_off": "finish_reason"}
-"""Column -> the field of a call that it is made of."""
 
 
 class Frames(NamedTuple):
@@ -94,13 +90,13 @@ def sample_row(trace: Record) -> Record:
 
 def call_row(doc_id: int, call: Record) -> Record:
     """Return a call of a trace without its texts, which would need much memory."""
-    row = {name: call.get(NAMED_OTHERWISE.get(name, name)) for name in CALLS}
+    row = {name: call.get(name) for name in CALLS}
     shared = bool(row["shared"])
     return row | {
         "doc_id": doc_id,
         "cached_tokens": row["cached_tokens"] or 0,
-        "seconds": None if shared else row["seconds"],
-        "cut_off": row["cut_off"] == "length",
+        "seconds": None if shared else call.get("total_s"),
+        "cut_off": call.get("finish_reason") == "length",
         "shared": shared,
         "thought_first": thought_first(str(row["prompt"]), str(call.get("text")), call.get("thinking")),
     }
@@ -111,29 +107,6 @@ def number(value: float | None) -> float:
     if value is not None and not math.isfinite(value):
         raise ValueError(value)
     return math.nan if value is None else float(value)
-
-
-# --- what was spent ---
-
-
-@dataclass(frozen=True)
-class Spent:
-    """Sums over the calls of one model."""
-
-    calls: int
-    output_tokens: float
-    """nan if the tokens of a call are not known."""
-    seconds: float
-    """nan if a call is shared. Calls overlap, so their sum is more than the wall time."""
-    cut_calls: int
-    """Calls that ended at their token limit, or at the end of the context."""
-
-
-def spent(calls: pd.DataFrame, side: Side) -> Spent:
-    """Return what the calls of one model have spent."""
-    rows = calls[calls.side == side]
-    tokens, seconds = (float(rows[name].sum(skipna=False)) for name in ("output_tokens", "seconds"))
-    return Spent(len(rows), tokens, seconds, int(rows.cut_off.sum()))
 
 
 def wall_s_by_task(tasks: Mapping[str, pd.DataFrame]) -> dict[str, float]:

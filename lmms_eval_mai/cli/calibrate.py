@@ -101,7 +101,7 @@ def _write(file: Path, promise: "Promise", choices: "list[Choice]", runs: "Runs"
         promise.method,
         {choice.benchmark: choice.threshold for choice in choices if choice.threshold is not None},
         sentence,
-        {choice.benchmark: choice.losses.documents for choice in choices},
+        {choice.benchmark: choice.losses.run.documents for choice in choices},
         run.setup.replay_setup.variant or run.setup.think,
     )
     nothing = calibration.Calibration({}, {})

@@ -34,7 +34,6 @@ class Choice:
 
     @property
     def benchmark(self) -> str:
-        """The benchmark."""
         return self.losses.run.benchmark
 
     @property
@@ -64,23 +63,24 @@ class Choice:
     def exits(self) -> Estimate:
         """The documents that finish at the first check, in percent."""
         share, low, high = self.band
-        return Estimate(100 * share, self.losses.documents, 100 * low, 100 * high)
+        return Estimate(100 * share, self.losses.run.documents, 100 * low, 100 * high)
 
     @property
     def tokens(self) -> Estimate:
         """Output tokens for one document, and those at the ends of the band of exits."""
         value, later, (share, low, high) = self.losses.tokens[self.index or 0], self.losses.later_tokens, self.band
-        return Estimate(value, self.losses.documents, value - (high - share) * later, value + (share - low) * later)
+        return Estimate(value, self.losses.run.documents, value - (high - share) * later, value + (share - low) * later)
 
 
 def accepts(losses: Array, is_exact: bool, promise: Promise) -> bool:
     """Return whether these losses, one for each image, show that the expected loss is at most `max_loss`."""
+    level = 1 - promise.confidence
     if losses.mean() > promise.max_loss:  # bets may have been won before the losses came
         return False
     if is_exact:
         worse, better = int((losses > 0).sum()), int((losses < 0).sum())
-        return intervals.paired_loss_p_value(worse, better, len(losses), promise.max_loss) <= promise.level
-    return intervals.betting_p_value(losses, promise.max_loss) <= promise.level
+        return intervals.paired_loss_p_value(worse, better, len(losses), promise.max_loss) <= level
+    return intervals.betting_p_value(losses, promise.max_loss) <= level
 
 
 def threshold_index(values: Array, is_exact: bool, promise: Promise) -> int | None:
@@ -103,7 +103,7 @@ def points(value: float) -> str:
 
 def promised(promise: Promise, choices: Sequence[Choice]) -> str:
     """Return what the thresholds promise, as a sentence or two."""
-    several = any(choice.losses.values.shape[1] < choice.losses.documents for choice in choices)
+    several = any(choice.losses.values.shape[1] < choice.losses.run.documents for choice in choices)
     unit = " per image (the mean over the questions about it)" if several else ""
     share, baseline = 100 * promise.max_loss, promise.baseline.name
     bound = f"score{unit} is at most {points(share)} below that of {baseline}"
@@ -121,7 +121,7 @@ def refusal(choice: Choice, promise: Promise) -> str | None:
     """Return why no threshold keeps the promise, as a sentence. None: one does."""
     if choice.index is not None:
         return None
-    documents, images = choice.losses.documents, choice.losses.values.shape[1]
+    documents, images = choice.losses.run.documents, choice.losses.values.shape[1]
     shown = f"{documents:,} documents" + (f" about {images:,} images" if images < documents else "")
     return (
         f"{benchmark_name(choice.benchmark)}: {shown} cannot promise a loss of at most "
@@ -137,7 +137,7 @@ def choice_table(choices: Sequence[Choice], promise: Promise) -> Iterator[Table]
     lost = "differs from" if promise.loss == "answers" else "loss against"
     columns: list[Column[Choice]] = [
         Column("benchmark", "text", 0, lambda row: benchmark_name(row.benchmark)),
-        Column("documents", "count", 0, lambda row: row.losses.documents),
+        Column("documents", "count", 0, lambda row: row.losses.run.documents),
         Column("images", "count", 0, lambda row: row.losses.values.shape[1]),
         Column("min_confidence", "text", 0, lambda row: None if row.threshold is None else repr(row.threshold)),
         Column(f"{lost} {promise.baseline.name}, points", "percent", 2, lambda row: row.loss),

@@ -56,11 +56,6 @@ class Promise:
     """`score`, or `answers`: 1 where the answer differs from that of the baseline."""
 
     @property
-    def level(self) -> float:
-        """The level of each test."""
-        return 1 - self.confidence
-
-    @property
     def stop(self) -> Stop:
         """The stop with the threshold."""
         return next(stop for stop in self.method.stops if stop.sure and stop.min_confidence is None)
@@ -86,11 +81,6 @@ class Losses:
     """Those after the first check, if no document finishes there."""
     distance: Estimate | None
     """The score of large R minus that of Full RT, in points. None: one of them is not known."""
-
-    @property
-    def documents(self) -> int:
-        """The number of documents."""
-        return self.run.documents
 
 
 def losses_of_runs(runs: Runs, promise: Promise) -> list[Losses]:
@@ -213,7 +203,8 @@ def _distance(runs: Runs, run: FinishedRun) -> Estimate | None:
     full_rt, large_r = (replay_of(runs, run, method) for method in BASELINES.values())
     if run.samples.score.isna().any() or full_rt is None or large_r is None:
         return None
-    return runs.difference(run, large_r.score, full_rt.score)
+    comparison = metrics.compare(metrics.plain(large_r.score), metrics.plain(full_rt.score), "", runs.clusters(run))
+    return None if comparison is None else comparison.difference
 
 
 def _check_images(run: FinishedRun) -> None:

@@ -66,7 +66,6 @@ class FinishedRun:
 
     @property
     def documents(self) -> int:
-        """The number of documents."""
         return len(self.samples)
 
 
@@ -75,7 +74,7 @@ class Record:
     """One answer with its texts."""
 
     row: Line
-    """The row of the table of samples, and `doc_id`."""
+    """The row of the frame of samples, and `doc_id`."""
     question: str
     """The prompt of the task, as lmms-eval logs it: question, options and instruction."""
     answer: str
@@ -85,7 +84,6 @@ class Record:
 
     @property
     def calls(self) -> Sequence[Line]:
-        """The calls of the trace."""
         return self.trace.get("calls") or ()
 
 
@@ -263,16 +261,9 @@ def record_of(line: Line) -> Record:
     """Return the answer of a line; of repeats (`-n`) the first. Raises what a broken line raises."""
     counts = line.get("token_counts") or [None]
     trace: Line = counts[0] if isinstance(counts, list) and counts[0] else {}
-    question, answer = str(line.get("input") or ""), str(line.get("filtered_resps") or "")
-    return Record(_row(line, trace), question, answer, trace)
-
-
-def _row(line: Line, trace: Line) -> Line:
-    """Return an answer as a row of the table of samples, and its document."""
-    labels = line.get("pope_f1_score")
-    rotation = line.get("gpt_eval_score")
+    labels, rotation = line.get("pope_f1_score"), line.get("gpt_eval_score")
     index = int(rotation["index"]) if isinstance(rotation, dict) and "index" in rotation else None
-    return {
+    row = {
         "doc_id": int(line["doc_id"]),
         "target": str(line["target"]),
         "score": number(score_of_line(line)),
@@ -282,6 +273,7 @@ def _row(line: Line, trace: Line) -> Line:
         "is_main": index is None or index < CIRCULAR,
         **sample_row(trace),
     }
+    return Record(row, str(line.get("input") or ""), str(line.get("filtered_resps") or ""), trace)
 
 
 def _label(text: str | None) -> str:

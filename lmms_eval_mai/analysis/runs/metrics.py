@@ -49,11 +49,8 @@ def mean(values: pd.Series, clusters: Clusters | None = None) -> Estimate | None
     return estimate(intervals.bootstrap(parts, intervals.ratio, numbers), 1)
 
 
-def compare(
-    first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters: Clusters | None, is_tested: bool = True
-) -> Comparison | None:
-    """Compare two methods on the same documents. None if there are none. `is_tested`: whether p is needed, which takes
-    time."""
+def compare(first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> Comparison | None:
+    """Compare two methods on the same documents. None if there are none."""
     if first.empty:
         return None
     for column, empty in (("gold", None), ("group", math.nan)):  # labels or rotations that one of them lacks
@@ -71,7 +68,7 @@ def compare(
         interval = intervals.paired_share_difference(better, worse, len(x))
     else:
         interval = difference(np.hstack([x, y]), intervals.difference(statistic), numbers)
-    p = intervals.swap_test(x, y, statistic, numbers) if is_tested else math.nan
+    p = intervals.swap_test(x, y, statistic, numbers)
     return Comparison(len(x), estimate(interval), better, worse, p)
 
 

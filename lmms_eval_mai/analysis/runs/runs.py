@@ -52,7 +52,6 @@ class Runs:
     # --- finding runs ---
 
     def get(self, benchmark: str, setup: Setup) -> FinishedRun | None:
-        """Return the run of a setup, or None."""
         return self.runs.get((benchmark, setup))
 
     def add(self, run: FinishedRun) -> None:
@@ -110,7 +109,8 @@ class Runs:
             for run in sorted(self.of(family), key=rank):
                 same = [other for other in found if same_documents_and_models(other, run)]
                 is_new = run.rules not in [other.rules for other in same] if family == "cascade" else not same
-                if is_new and _is_whole(run, is_scored) and (family == "cascade" or _asks_large(run)):
+                asks_large = run.ours and not run.is_replay and bool((run.calls.side == "large").any())
+                if is_new and _is_whole(run, is_scored) and (family == "cascade" or asks_large):
                     found.append(run)
         return found
 
@@ -144,7 +144,6 @@ class Runs:
         return f"{method} {models}{prompt}{options and f' ({options})'}".lstrip()
 
     def common_options(self) -> Options:
-        """Return the options that all runs have."""
         first, *others = dict.fromkeys(setup for _, setup in self.runs)
         return tuple(option for option in first.options if all(option in other.options for other in others))
 
@@ -181,23 +180,13 @@ class Runs:
         if there are none."""
         return metrics.score(metrics.plain(flags), "", self.clusters(run))
 
-    def difference(self, run: FinishedRun, first: pd.Series, second: pd.Series) -> Estimate | None:
-        """Return the mean of some scores of a run's documents minus that of others, in points. None if there are
+    def compare(self, first: FinishedRun, second: FinishedRun) -> Comparison | None:
+        """Compare two runs on the documents that both have a score for, and the same gold answer. None: there are
         none."""
-        scores = metrics.plain(first), metrics.plain(second)
-        comparison = metrics.compare(*scores, "", self.clusters(run), is_tested=False)
-        return None if comparison is None else comparison.difference
-
-    def common(self, first: FinishedRun, second: FinishedRun) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the samples of the documents that both runs have a score for, and the same gold answer."""
         both = first.samples.index.intersection(second.samples.index)
         a, b = first.samples.loc[both], second.samples.loc[both]
         same = a.score.notna() & b.score.notna() & (a.target == b.target)
-        return a[same], b[same]
-
-    def compare(self, first: FinishedRun, second: FinishedRun) -> Comparison | None:
-        """Compare two runs on their common documents. None: no common documents."""
-        return metrics.compare(*self.common(first, second), first.benchmark, self.clusters(first))
+        return metrics.compare(a[same], b[same], first.benchmark, self.clusters(first))
 
 
 def size(model: str) -> float:
@@ -210,18 +199,13 @@ def same_documents_and_models(first: FinishedRun, second: FinishedRun) -> bool:
     """Return whether the second run has the benchmark, the models, the prompts and the decoding of the first one, so
     that a replay on the first one is that on the second one. It may have no small model."""
     a, b = first.setup.replay_setup, second.setup.replay_setup
-    same = first.benchmark == second.benchmark and all(
-        getattr(a, name) == getattr(b, name) for name in ("model", "variant", "two_stage", "decoding")
+    same = (first.benchmark, a.model, a.variant, a.two_stage, a.decoding) == (
+        (second.benchmark, b.model, b.variant, b.two_stage, b.decoding)
     )
     return same and (not b.small or (b.small, b.transfer) == (a.small, a.transfer))
 
 
-def _asks_large(run: FinishedRun) -> bool:
-    """Return whether `mai_cascade` made a run, and it asked the large model."""
-    return run.ours and not run.is_replay and bool((run.calls.side == "large").any())
-
-
-def _is_whole(run: FinishedRun, is_scored: bool = True) -> bool:
+def _is_whole(run: FinishedRun, is_scored: bool) -> bool:
     """Return whether all documents of a run have a trace, and a score if `is_scored`."""
     samples = run.samples
     return bool(len(samples) and samples.exit.notna().all() and (samples.score.notna().all() or not is_scored))

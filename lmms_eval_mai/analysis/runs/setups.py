@@ -89,7 +89,6 @@ class Setup:
 
     @property
     def transfer(self) -> Options:
-        """The options that change the transfer."""
         return tuple((name, value) for name, value in self.options if name in TRANSFER_OPTIONS)
 
     @property
@@ -131,7 +130,6 @@ class Setup:
 
 
 def without(names: Collection[str], options: Options) -> Options:
-    """Return the options that do not have one of these names."""
     return tuple((name, value) for name, value in options if name not in names)
 
 
@@ -177,7 +175,6 @@ def setup_of_other(results: Mapping[str, Any], variant: Variant | None, two_stag
 
 
 def rules_of(options: Mapping[str, Any]) -> AgreementRules:
-    """Return the rules of agreement of a trace."""
     return AgreementRules(**{name: options[name] for name in AGREEMENT_OPTIONS if name in options})
 
 

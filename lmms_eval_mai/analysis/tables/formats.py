@@ -3,7 +3,7 @@
 import json
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -30,7 +30,6 @@ def frame(table: Table) -> pd.DataFrame:
 
 
 def texts(table: Table) -> pd.DataFrame:
-    """Return the cells as people read them."""
     rows = [[text(cell, column) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
     return pd.DataFrame(rows, columns=[column.name for column in table.columns])
 
@@ -49,27 +48,26 @@ def text(cell: Cell, column: Column[Any]) -> str:
 
 
 def terminal(report: Report) -> str:
-    """Return the report for a terminal."""
-    parts = [f"{table.title}\n{_terminal_table(table)}\n{_wrapped(table.notes)}".rstrip() for table in report.tables]
-    parts.append(_wrapped((*report.explanations, *report.gaps)))
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _terminal_table(table: Table) -> str:
-    rows = [[column.title for column in table.columns], *texts(table).values.tolist()]  # tabulate pads its own headings
-    return str(tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=_aligned(table)))
+    parts = []
+    for table in report.tables:
+        # tabulate pads headings, so they are the first row.
+        rows = [[column.title for column in table.columns], *texts(table).values.tolist()]
+        lines = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=_aligned(table))
+        parts.append("\n".join([table.title, lines, *map(_wrapped, table.notes)]))
+    if sentences := (*report.explanations, *report.gaps):
+        parts.append("\n".join(map(_wrapped, sentences)))
+    return "\n\n".join(parts) + "\n"
 
 
 def _aligned(table: Table) -> list[str]:
     return ["left" if column.type == "text" else "right" for column in table.columns]
 
 
-def _wrapped(sentences: Sequence[str]) -> str:
-    return "\n".join(textwrap.fill(sentence, WIDTH, subsequent_indent="  ") for sentence in sentences)
+def _wrapped(sentence: str) -> str:
+    return textwrap.fill(sentence, WIDTH, subsequent_indent="  ")
 
 
 def markdown(report: Report) -> str:
-    """Return the report for a document."""
     parts = [f"## {table.title}\n\n{_markdown_table(table)}" for table in report.tables]
     if sentences := (*report.explanations, *report.gaps):
         parts.append(_bullets(sentences))
@@ -88,17 +86,15 @@ def _bullets(sentences: tuple[str, ...]) -> str:
 
 def csv(report: Report) -> str:
     """Return the data of all tables in one: the columns are those of all tables."""
-    frames = [frame(table).assign(table=table.key) for table in report.tables]
-    rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"table": []})
-    ordered = rows[["table", *(name for name in rows if name != "table")]]
-    return str(ordered.to_csv(index=False, lineterminator="\n"))
+    rows = pd.concat([frame(table).assign(table=table.key) for table in report.tables])
+    return str(rows.set_index("table").to_csv(lineterminator="\n"))
 
 
 def latex(report: Report) -> str:
     """Return the tables for a paper (booktabs)."""
     shown = []
     for table in report.tables:
-        align = "".join("l" if column.type == "text" else "r" for column in table.columns)
+        align = "".join(side[0] for side in _aligned(table))
         title = re.sub(r"([%&_#$])", r"\\\1", table.title)  # pandas escapes the cells only
         cells = texts(table).to_latex(index=False, escape=True, column_format=align, caption=title, label=table.key)
         shown.append(cells)
@@ -107,15 +103,11 @@ def latex(report: Report) -> str:
 
 def as_json(report: Report) -> str:
     """Return the whole report: tables with their data, and what is missing."""
-    tables = {
-        table.key: {"title": table.title, "notes": table.notes, "rows": _records(frame(table))}
-        for table in report.tables
-    }
+    tables = {}
+    for table in report.tables:
+        rows = json.loads(frame(table).to_json(orient="records", double_precision=15))
+        tables[table.key] = {"title": table.title, "notes": table.notes, "rows": rows}
     return json.dumps({"tables": tables, "gaps": report.gaps}, ensure_ascii=False, indent=1) + "\n"
-
-
-def _records(data: pd.DataFrame) -> object:
-    return json.loads(data.to_json(orient="records", double_precision=15))
 
 
 FORMATS: dict[str, Callable[[Report], str]] = {

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from functools import partial
 
-from lmms_eval_mai.analysis import frames
 from lmms_eval_mai.analysis.report import Column, Estimate, Table, table
 from lmms_eval_mai.analysis.runs import metrics
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
@@ -24,12 +23,13 @@ RIGHT = 0.5
 def spent(run: FinishedRun) -> dict[str, float | None]:
     """Return what a method spends on one document on average: `small_tokens` and `large_tokens` (output tokens), and
     `wall_s`. None: not known. Another model of lmms-eval counts as the large model."""
-    tokens, number = run.samples.output_tokens, run.documents
+    tokens, calls, number = run.samples.output_tokens, run.calls, run.documents
     is_known = number and tokens.notna().all() and not (run.ours and run.samples.exit.isna().any())
-    sums = {side: frames.spent(run.calls, side).output_tokens if run.ours else tokens.sum() for side in SIDES}
-    costs = {f"{side}_tokens": float(sums[side] / number) if is_known else None for side in SIDES}
-    if not run.ours:
-        costs["small_tokens"] = None
+    if run.ours:
+        sums = {f"{side}_tokens": calls.output_tokens[calls.side == side].sum(skipna=False) for side in SIDES}
+    else:
+        sums = {"small_tokens": None, "large_tokens": tokens.sum()}
+    costs = {name: float(total / number) if is_known and total is not None else None for name, total in sums.items()}
     return {**costs, "wall_s": run.wall_s / number if run.wall_s and number else None}
 
 
