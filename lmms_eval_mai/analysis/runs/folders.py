@@ -204,7 +204,7 @@ def _read_samples(run: FinishedRun) -> _Samples:
             continue
         lines += 1
         # Another model class of lmms-eval has token counts alone. Not all traces of a run have its threshold.
-        if "exit" in record.trace and (not trace or {"min_confidence"} & record.trace.keys() - trace.keys()):
+        if "exit" in record.trace and (not trace or "min_confidence" in record.trace.keys() - trace.keys()):
             trace = {name: value for name, value in record.trace.items() if name != "images"}
         doc_id = record.row["doc_id"]
         rows[doc_id] = record.row, [call_row(doc_id, call) for call in record.calls]
