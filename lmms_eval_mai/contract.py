@@ -190,12 +190,6 @@ class Reply:
     inside the thinking, `text` is empty."""
     image_tokens: int | None = None
     """The prompt tokens that stand for images; 0 without an image. None: the engine does not report it."""
-    proposed_tokens: int | None = None
-    """Speculative decoding: tokens that were drafted (Appendix B.4). None: no drafts, or not reported."""
-    accepted_tokens: int | None = None
-    """Speculative decoding: drafted tokens that the model accepted, those after a stop text included."""
-    target_calls: int | None = None
-    """Speculative decoding: forward passes of the model itself. None: no drafts, or not reported."""
     attention: TokenWeights | None = None
     """The attention weights that `Prompt.attention` asks for. None: it asks for none."""
     logprobs: TokenLogprobs | None = None

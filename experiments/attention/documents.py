@@ -71,6 +71,14 @@ class Documents:
         is_word = instruction["text"] == prompts.instruction(self._variant, "word")
         return blocks, "word" if is_word else "letter"
 
+    def __len__(self) -> int:
+        return len(self._task.eval_docs)
+
+    def own(self, number: int) -> Chat:
+        """Return the prompt of a document as the task itself has it, which asks for thinking."""
+        (message,) = self._task.doc_to_messages(self._task.eval_docs[number])
+        return _chat(message["content"], "")
+
     def simple(self, number: int) -> Chat:
         """Return the Simple prompt of a document (Eq. 5)."""
         blocks, kind = self._question(number)

@@ -1,8 +1,10 @@
-"""Table 12: the wall time of each method on the same documents, each with one `lmms-eval` command.
+"""Table 12: the wall time of each method on the same documents.
 
-    python experiments/latency/table_12.py --pair qwen3vl-2b-8b --benchmark chartqa --output_path out/table_12
+    python -m experiments.latency.table_12 --pair qwen3vl-2b-8b --benchmark chartqa --output_path out/table_12
 
-The paper's vLLM rows have 32 samples open at a time, and its rows of transformers one.
+The rows of vLLM are one `lmms-eval` command each. Those of transformers are plain `generate` in this process, one
+document after the other, with the small model as `assistant_model` (assisted, or speculative, decoding). The paper's
+vLLM rows have 32 samples open at a time.
 """
 
 import argparse
@@ -17,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from tqdm import tqdm
 
+from experiments.attention.documents import Documents, score_of
 from lmms_eval_mai import parse
 from lmms_eval_mai.analysis import read
-
-TRANSFORMERS = "method=large,engine=transformers"
 
 
 @dataclass(frozen=True)
@@ -30,36 +32,20 @@ class Row:
 
     key: str
     title: str
-    model_args: str
-    variant: str
+    method: str = ""
+    """The cascade's method. Empty: plain transformers."""
+    variant: str = "r"
     """Suffix of the task: the prompt of a model alone, and R of the cascade."""
-    open: Sequence[int] = (1, 32)
-    """Samples that are open at a time."""
     reference: str = "large-r"
     """The row on the same engine whose time is divided by that of this row."""
 
 
 ROWS = (
-    Row("large-r", "large R", "method=large", "r"),
-    Row("full-rt", "Full RT", "method=full_rt", "r"),
-    Row("mai", "MAI", "method=mai", "s"),
-    Row("hf", "large R, transformers", TRANSFORMERS, "r", (1,), "hf"),
-    Row(
-        "hf-assisted",
-        "the same, assisted; the draft model does not see the images (as transformers does by itself)",
-        TRANSFORMERS + ",large_assistant_model={small},large_assistant_images=false",
-        "r",
-        (1,),
-        "hf",
-    ),
-    Row(
-        "hf-assisted-images",
-        "the same, assisted; the draft model sees the images (ours)",
-        TRANSFORMERS + ",large_assistant_model={small}",
-        "r",
-        (1,),
-        "hf",
-    ),
+    Row("large-r", "large R", "large"),
+    Row("full-rt", "Full RT", "full_rt"),
+    Row("mai", "MAI", "mai", "s"),
+    Row("hf", "large R, transformers", reference="hf"),
+    Row("hf-assisted", "large R, transformers, assisted", reference="hf"),
 )
 
 
@@ -73,10 +59,11 @@ def run(folder: Path, command: Sequence[str]) -> float:
     return time.perf_counter() - began
 
 
-def evaluate(row: Row, open: int, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Run one row with one `lmms-eval` command."""
-    small = parse({"pair": given.pair}).small.model
-    arguments = f"pair={given.pair},max_open_samples={open},store=off,{row.model_args.format(small=small)}"
+def evaluate(row: Row, open: int, given: argparse.Namespace) -> dict[str, Any]:
+    """Run one row of vLLM with one `lmms-eval` command."""
+    folder = given.output_path / f"{row.key}-{open}"
+    folder.mkdir(parents=True)
+    arguments = f"pair={given.pair},max_open_samples={open},store=off,method={row.method}"
     command = [sys.executable, "-m", "lmms_eval", "--model", "mai_cascade"]
     command += ["--log_samples", "--output_path", str(folder)]
     command += ["--tasks", f"{given.benchmark}_{row.variant}"]
@@ -84,20 +71,58 @@ def evaluate(row: Row, open: int, given: argparse.Namespace, folder: Path) -> di
     command += ["--limit", str(given.limit)] if given.limit else []
     whole_s = run(folder, command)
     (file,) = folder.rglob("*_results.json")
-    results, (samples, calls) = json.loads(file.read_text()), read([folder])
-    proposed, accepted = (calls[name].sum() for name in ("proposed_tokens", "accepted_tokens"))
+    results, (samples, _) = json.loads(file.read_text()), read([folder])
     return {
         "answering s": (results.get("throughput") or {}).get("total_elapsed_time"),
         "whole s": whole_s,
         "samples": len(samples),
         "score %": 100 * score(next(iter(results["results"].values()))),
-        "accepted drafts %": 100 * accepted / proposed if proposed else None,
     }
 
 
 def score(metrics: dict[str, Any]) -> float:
     """Return the main metric of a task: of ChartQA and of shapes the first one."""
     return next(value for name, value in metrics.items() if name.endswith(",none") and isinstance(value, float))
+
+
+def generate(row: Row, given: argparse.Namespace) -> dict[str, Any]:
+    """Answer the documents with `generate` of transformers, greedily."""
+    import torch
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    config = parse({"pair": given.pair})
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    documents = Documents(f"{given.benchmark}_r")
+    processor = AutoProcessor.from_pretrained(config.large.model)
+    large, small = (
+        AutoModelForImageTextToText.from_pretrained(engine.model, dtype="auto", device_map=device).eval()
+        for engine in (config.large, config.small)
+    )
+    if given.num_assistant_tokens:
+        small.generation_config.num_assistant_tokens = given.num_assistant_tokens
+    passes: list[int] = []  # the tokens that each forward pass of the large model reads
+    large.register_forward_pre_hook(lambda _, __, named: passes.append(named["input_ids"].shape[1]), with_kwargs=True)
+    options: dict[str, Any] = {"max_new_tokens": config.max_new_tokens or 4096, "do_sample": False}
+    options |= {"assistant_model": small} if row.key == "hf-assisted" else {}
+    scores, drafted, accepted, calls = [], 0, 0, 0
+    began = time.perf_counter()
+    for number in tqdm(range(min(len(documents), given.limit or len(documents))), desc=row.title):
+        passes.clear()
+        inputs = processor.apply_chat_template(
+            documents.own(number), add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
+        ).to(device, large.dtype)
+        length = inputs["input_ids"].shape[1]
+        tokens = large.generate(**inputs, **options)[0, length:]
+        text = processor.decode(tokens, skip_special_tokens=True)
+        scores.append(score_of(documents.results(number, text)))
+        # The first pass reads the prompt and a draft, every later one the last accepted token and a draft. Each pass
+        # adds one token of the large model's own to the accepted ones. A drafted end token counts as its own.
+        drafted += sum(passes) - length - (len(passes) - 1)
+        accepted += max(0, len(tokens) - len(passes))
+        calls += len(passes)
+    found = {"answering s": time.perf_counter() - began, "samples": len(scores)}
+    found |= {"score %": 100 * sum(scores) / len(scores), "forward passes": calls}
+    return found | ({"drafted tokens": drafted, "accepted drafts %": 100 * accepted / drafted} if drafted else {})
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:
@@ -121,17 +146,18 @@ def main() -> None:
         "--open", type=int, nargs="+", choices=(1, 32), default=[1, 32], help="samples open at a time; default: 1 32"
     )
     parser.add_argument("--rows", nargs="+", choices=keys, default=keys, help="default: all")
-    parser.add_argument("--model_args", default="", help="more model arguments for all rows")
+    parser.add_argument("--model_args", default="", help="more model arguments for the rows of vLLM")
+    parser.add_argument(
+        "--num_assistant_tokens", type=int, help="most tokens of a draft (n of Appendix B.4); default: transformers' 20"
+    )
     parser.add_argument("--output_path", type=Path, default=Path("out/table_12"))
     given = parser.parse_args()
     found = []
     for open in given.open:
         for row in ROWS:
-            if row.key in given.rows and open in row.open:
-                folder = given.output_path / f"{row.key}-{open}"
-                folder.mkdir(parents=True)
-                named = {"key": row.key, "reference": row.reference, "method": row.title, "open": open}
-                found.append(named | evaluate(row, open, given, folder))
+            if row.key in given.rows and (row.method or open == 1):
+                named = {"key": row.key, "reference": row.reference, "method": row.title, "open": open, "whole s": None}
+                found.append(named | (evaluate(row, open, given) if row.method else generate(row, given)))
     print(f"\n{table(found)}")
 
 

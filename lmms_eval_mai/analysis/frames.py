@@ -42,8 +42,6 @@ CALLS: dict[str, tuple[type, str]] = {
     "image_tokens": (float, "nan if they are not known"),
     "output_tokens": (float, "All generated tokens"),
     "answer_tokens": (float, "Of the extracted answer; nan if they are not known"),
-    "proposed_tokens": (float, "Speculative decoding: drafted tokens; nan if they are not known"),
-    "accepted_tokens": (float, "Speculative decoding: drafted tokens that the model accepted"),
     "seconds": (float, "nan if the call is shared: another run made it"),
     "started_at": (float, "Unix time; nan if the call is shared"),
     "cut_off": (bool, "Whether a limit cut the answer off"),

@@ -215,6 +215,11 @@ OWN_NAMES = frozenset(Config.model_fields) - {*SIDES, "calibration"}
 """The arguments of the run."""
 DEFAULTS: dict[str, Any] = {name: field.default for name, field in Config.model_fields.items()}
 """Argument -> its default."""
+GONE = dict.fromkeys(
+    ("assistant_model", "num_assistant_tokens", "assistant_images"),
+    "Give speculative_config to engine=vllm, or time assisted decoding with experiments/latency/table_12.py.",
+)
+"""Argument of an earlier version, also with small_ or large_ -> what to do instead."""
 LMMS_EVALS_OWN = {
     "batch_size": "Leave it out.",
     "max_batch_size": "Leave it out.",
@@ -240,6 +245,9 @@ def parse(arguments: Mapping[str, Any]) -> Config:
     # The arguments of the command replace those of the pair's file.
     preset = presets.load(arguments["pair"]) if arguments.get("pair") is not None else {}
     given = {**preset, **{name: value for name, value in arguments.items() if name != "pair"}}
+    for written, value in given.items():
+        if (name := written.removeprefix("small_").removeprefix("large_")) in GONE:
+            raise ArgumentError(f"{written}={value} is an argument of an earlier version. {GONE[name]}")
     values = {name: given[name] for name in OWN_NAMES if given.get(name) is not None}
     for_engines = {name: value for name, value in given.items() if name not in OWN_NAMES}
     values |= _engine_configs(for_engines, arguments, preset)

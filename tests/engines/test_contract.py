@@ -2,7 +2,6 @@
 real API server on loopback."""
 
 import asyncio
-import logging
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -129,29 +128,6 @@ def test_all_engines_give_the_same_texts_and_token_counts(real: Running, expecte
 def readable(text: str) -> str:
     """Return the text without the replacements of bytes that are no character: their tokens have no text."""
     return text.replace("\ufffd", "")
-
-
-def test_an_assistant_model_changes_no_token_and_prints_nothing(
-    expected: list[Reply],
-    vllm: Running,
-    tiny_pair: tuple[Path, Path],
-    loop: LoopThread,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    logging.getLogger("transformers").addHandler(caplog.handler)  # its loggers do not propagate to the root logger
-    small, assistant = map(str, tiny_pair)
-    engine = engine_of(small=small, engine="transformers", dtype="float32", small_assistant_model=assistant)
-    with started(engine, loop) as drafted:
-        assert "one call at a time" in drafted.engine.description
-        for i, wanted in enumerate(expected):
-            (call,) = drafted.generate(question(i), sampling=Sampling(max_tokens=16 + i, ignore_eos=True))
-            assert isinstance(call, Reply), call
-            assert (call.text, call.output_tokens) == (wanted.text, wanted.output_tokens)
-        stopped = replace(FREE, stop=(expected[0].text[5:8],))
-        assert figures(drafted, stopped) == figures(vllm, stopped)
-    logging.getLogger("transformers").removeHandler(caplog.handler)
-    assert caplog.messages == [] and "Loading weights" not in "".join(capfd.readouterr())
 
 
 def test_prompt_tokens_equal_the_count_of_the_models_own_processor(real: Running, tiny_pair: tuple[Path, Path]) -> None:

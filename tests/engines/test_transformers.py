@@ -1,5 +1,5 @@
-"""The transformers engine on the demo pair in fp32: what is refused, its identity, closing, and the drafts of an
-assistant model. `test_contract.py` compares its answers and log-probabilities with those of vLLM."""
+"""The transformers engine on the demo pair in fp32: its identity and closing. `test_contract.py` compares its answers
+and log-probabilities with those of vLLM."""
 
 import asyncio
 import gc
@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from support.engines import make_image, prompt, question, started
-from support.loop import LoopThread
+from support.engines import make_image, prompt
 
-from lmms_eval_mai.contract import EngineConfig, Reply, Sampling
+from lmms_eval_mai.contract import EngineConfig, Sampling
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.errors import ArgumentError, EngineNotRunning, EngineStartError
+from lmms_eval_mai.errors import EngineNotRunning, EngineStartError
 from lmms_eval_mai.run import presets
 
 pytestmark = pytest.mark.slow
@@ -25,18 +23,6 @@ PAIR = presets.load("demo")
 
 def engine_of(path: str = PAIR["small"], **arguments: Any) -> Any:
     return build(EngineConfig("large", "transformers", path, {"dtype": "float32", **arguments}))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ({"num_assistant_tokens": 0, "assistant_model": "x"}, "large_num_assistant_tokens=0"),
-        ({"assistant_model": "/nowhere"}, "large_assistant_model=/nowhere"),
-    ],
-)
-def test_arguments_that_cannot_work_are_refused_before_the_start(arguments: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ArgumentError, match=reason):
-        engine_of(**arguments)
 
 
 def test_identity_has_what_changes_an_answer_and_not_what_changes_the_speed() -> None:
@@ -74,7 +60,9 @@ def loaded(path: Path) -> int:
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_a_model_that_loads_while_the_engine_is_closed_is_dropped(tmp_path: Path, is_cancelled: bool) -> None:
+def test_a_model_that_loads_while_the_engine_is_closed_is_dropped(
+    tmp_path: Path, is_cancelled: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = shutil.copytree(PAIR["small"], tmp_path / "checkpoint")
 
     async def run() -> None:
@@ -95,41 +83,4 @@ def test_a_model_that_loads_while_the_engine_is_closed_is_dropped(tmp_path: Path
         await engine.close()
 
     asyncio.run(asyncio.wait_for(run(), 60))
-
-
-# --- speculative decoding ---------------------------------------------------------------------------------------
-
-QUESTIONS = 4
-
-
-def calls_of(loop: LoopThread, **arguments: Any) -> tuple[list[Reply], list[int]]:
-    """Return the large model's calls, and how often each of the vision towers ran."""
-    runs: dict[Any, int] = {}
-
-    def count(module: Any, *_: Any) -> None:
-        if module.__class__.__name__.endswith("VisionModel"):
-            runs[module] = runs.get(module, 0) + 1
-
-    hook = torch.nn.modules.module.register_module_forward_hook(count)
-    with started(engine_of(PAIR["large"], **arguments), loop) as running:
-        calls = running.generate(*map(question, range(QUESTIONS)), sampling=Sampling(max_tokens=60, ignore_eos=True))
-    hook.remove()
-    assert all(isinstance(call, Reply) for call in calls), calls
-    return calls, list(runs.values())
-
-
-@pytest.mark.long
-def test_drafts_change_no_token_their_counts_add_up_and_each_vision_tower_runs_once_a_call(loop: LoopThread) -> None:
-    alone, _ = calls_of(loop)
-    for assistant_images in (True, False):
-        own = {"assistant_model": PAIR["large"], "num_assistant_tokens": 5, "assistant_images": assistant_images}
-        calls, runs = calls_of(loop, **own)
-        assert runs == [QUESTIONS] * (2 if assistant_images else 1)  # that of the model, and of its assistant
-        for call, wanted in zip(calls, alone, strict=True):
-            assert (call.text, call.output_tokens) == (wanted.text, wanted.output_tokens)
-            assert call.accepted_tokens + call.target_calls == call.output_tokens
-            # Without `num_assistant_tokens=5` a draft has up to 20 tokens.
-            assert 0 <= call.accepted_tokens <= call.proposed_tokens <= 5 * call.target_calls
-            assert call.proposed_tokens > call.target_calls > 1
-            assert (wanted.proposed_tokens, wanted.accepted_tokens, wanted.target_calls) == (None, None, None)
-        assert sum(call.accepted_tokens for call in calls) > 0
+    assert "Loading weights" not in "".join(capfd.readouterr())

@@ -231,7 +231,7 @@ min_confidence=0.7: mai_confidence | think=native,native_gen_kwargs=hot: mapping
 think=native,max_thinking_tokens=0: 1
 native_gen_kwargs={"temperature":1}: think=native | max_thinking_tokens=9: think=native
 large_engine=transformers,method=own_thinking,transfer=sparse: such as mai
-small_mm_processor_kwargs={max_pixels:5}: JSON
+small_mm_processor_kwargs={max_pixels:5}: JSON | large_assistant_model=a/b: speculative_config
 """
 """Arguments, of which the last one is wrong: a part of what is expected."""
 

@@ -71,7 +71,7 @@ def test_a_call_in_which_the_model_thinks_by_itself_is_another_call(tmp_path: Pa
 
 def test_a_call_is_read_as_it_was_written(tmp_path: Path) -> None:
     weights = TokenWeights(("a", "\u2028", ""), (0.1, 1 / 3, 5e-324))
-    full = call(answer_logprob=-0.1, started_at=1e9 + 0.3, image_tokens=4, attention=weights, target_calls=2)
+    full = call(answer_logprob=-0.1, started_at=1e9 + 0.3, image_tokens=4, attention=weights)
     file = written(tmp_path, (prompt(), full), (prompt(1), call(1)))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600  # only the user can read it
     store = opened(tmp_path)

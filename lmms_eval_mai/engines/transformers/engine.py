@@ -1,5 +1,4 @@
-"""A model in this process, in Hugging Face transformers: for any device, for models that vLLM lacks, and for the
-speculative decoding of Table 12.
+"""A model in this process, in Hugging Face transformers: for any device, and for models that vLLM lacks.
 
 One thread does all the work of an engine: it prepares and answers one call after the other, so vLLM is faster.
 """
@@ -35,8 +34,7 @@ class TransformersEngine(Engine):
         self._options = read(TransformersOptions, config.arguments, f"{config.side}_")
         self._options.check(config.side, config.model)
         self._thinking = ThinkingSwitch(config, template_of(config.model, self._options.revision))
-        drafts = f", {assistant} drafts tokens" if (assistant := self._options.assistant_model) else ""
-        self.description = f"on {device_of(self._options)}, dtype {self._options.dtype}, one call at a time{drafts}"
+        self.description = f"on {device_of(self._options)}, dtype {self._options.dtype}, one call at a time"
         self._model: LoadedModel | None = None
         """None: the engine was never started, it is starting, or it is closed."""
         self._thread: ThreadPoolExecutor | None = None

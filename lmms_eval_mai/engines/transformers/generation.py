@@ -1,19 +1,12 @@
-"""The arguments of Hugging Face's `generate`, an observer of its steps, and speculative decoding.
+"""The arguments of Hugging Face's `generate`, and an observer of its steps."""
 
-In speculative decoding a smaller model, the assistant, drafts tokens, and the model itself, the target, checks them
-(Table 12 and Appendix B.4 of the paper).
-"""
-
-import contextlib
 import time
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from transformers import GenerationConfig
 
 from lmms_eval_mai.contract import Sampling
-from lmms_eval_mai.engines.transformers.inputs import on_device
 
 
 class Steps:
@@ -73,28 +66,3 @@ def penalise(sampling: Sampling, prompt_tokens: int, input_ids: Any, scores: Any
     With its first two arguments, it is a logits processor of transformers."""
     counts = torch.bincount(input_ids[0, prompt_tokens:], minlength=scores.shape[-1])
     return scores - sampling.presence_penalty * (counts > 0) - sampling.frequency_penalty * counts
-
-
-@contextlib.contextmanager
-def assisted_call(target: Any, assistant: Any, images: Mapping[str, Any]) -> Iterator[list[int]]:
-    """Show the images to the assistant during the block, which makes one call. Give the block a list, to which each
-    forward pass of the target adds the number of tokens that it reads. transformers does the decoding.
-
-    `images`: the inputs of the assistant's vision tower, by name. Empty: the assistant drafts from the text alone.
-    """
-    passes: list[int] = []
-
-    def count(module: Any, arguments: Any, named: dict[str, Any]) -> None:
-        passes.append(int(named["input_ids"].shape[1]))
-
-    def add_images(module: Any, arguments: Any, named: dict[str, Any]) -> Any:
-        # transformers 5.19 runs the target's vision tower before the first draft, passes its features on instead of the
-        # images, and drops them for an assistant (generation/utils.py, `is_first_iteration=not is_assistant`). They
-        # would not fit another model. The cache is empty in the first pass of a call; transformers 5.24 renamed it.
-        cache = named["cache"] if "cache" in named else named["past_key_values"]
-        return (arguments, {**named, **on_device(images, assistant)}) if cache.get_seq_length() == 0 else None
-
-    with contextlib.ExitStack() as hooks:
-        hooks.callback(target.register_forward_pre_hook(count, with_kwargs=True).remove)
-        hooks.callback(assistant.register_forward_pre_hook(add_images, with_kwargs=True).remove)
-        yield passes

@@ -45,11 +45,6 @@ def shown_text(processor: Any, prompt: Prompt, thinking: ThinkingSwitch) -> str:
     return str(processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False, **given))
 
 
-def images_of(inputs: Inputs) -> Inputs:
-    """Return the tensors of the images."""
-    return {name: tensor for name, tensor in inputs.items() if tensor.shape != inputs["input_ids"].shape}
-
-
 def on_device(inputs: Mapping[str, torch.Tensor], model: Any) -> Inputs:
     """Return tensors on a model's device. Those of floating-point numbers get the model's type."""
     types = {name: model.dtype if tensor.is_floating_point() else tensor.dtype for name, tensor in inputs.items()}

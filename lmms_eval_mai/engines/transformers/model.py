@@ -23,12 +23,11 @@ from lmms_eval_mai.engines.thinking import ThinkingSwitch, with_thinking
 from lmms_eval_mai.engines.transformers.attention import ATTENTION_FUNCTION, read_attention
 from lmms_eval_mai.engines.transformers.generation import (
     Steps,
-    assisted_call,
     decoding,
     penalise,
     reset_generation_config,
 )
-from lmms_eval_mai.engines.transformers.inputs import Inputs, build_inputs, images_of, on_device, shown_text
+from lmms_eval_mai.engines.transformers.inputs import Inputs, build_inputs, on_device, shown_text
 from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
 from lmms_eval_mai.engines.transformers.token_texts import cut_at_stop, find_in_prompt, texts_of_output
 from lmms_eval_mai.errors import MaiError, PromptTooLong, SampleError, UnreadableImage
@@ -40,28 +39,24 @@ verbosity while it loads a model, and a seed is that of PyTorch's random numbers
 
 
 class LoadedModel:
-    """The model of one engine, its assistant if there is one, and its processor."""
+    """The model of one engine, and its processor."""
 
     def __init__(self, config: EngineConfig, options: TransformersOptions, thinking: ThinkingSwitch) -> None:
         """Load everything. Raises transformers' errors."""
         self._config, self._options, self._thinking = config, options, thinking
         source = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
-        self._processor = AutoProcessor.from_pretrained(os.path.expanduser(config.model), **source)
+        path = os.path.expanduser(config.model)
+        self._processor = AutoProcessor.from_pretrained(path, **source)
         self.tokenizer = self._processor.tokenizer
-        self._assistant = self._assistant_processor = None
         with PROCESS_STATE, quiet_transformers():
-            attention = ATTENTION_FUNCTION if config.attention else options.attn_implementation
-            self._model = _load(config.model, options, attention, **source)
-            if options.assistant_model is not None:
-                self._assistant = _load(options.assistant_model, options, attention)
+            self._model = AutoModelForImageTextToText.from_pretrained(
+                path,
+                dtype=options.dtype,
+                attn_implementation=ATTENTION_FUNCTION if config.attention else options.attn_implementation,
+                device_map=device_of(options),
+                **source,
+            ).eval()
         self._eos_token_ids = reset_generation_config(self._model)
-        if self._assistant is not None and options.assistant_model is not None:
-            # The checkpoint's own end token would end the drafts of a call with `ignore_eos`.
-            reset_generation_config(self._assistant)
-            self._assistant.generation_config.num_assistant_tokens = options.num_assistant_tokens
-            own = AutoProcessor.from_pretrained(os.path.expanduser(options.assistant_model))
-            if own.image_processor.to_dict() != self._processor.image_processor.to_dict():
-                self._assistant_processor = own
         limit = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
         self._context = int(options.max_model_len or limit or 1 << 30)
         """Tokens of prompt and answer."""
@@ -109,32 +104,24 @@ class LoadedModel:
     def _generate(self, prompt: Prompt, sampling: Sampling, steps: Steps) -> Reply:
         inputs = self._inputs(prompt)
         length = inputs["input_ids"].shape[1]
-        max_new_tokens = min(sampling.max_tokens, self._context - length)
         end_tokens = [] if sampling.ignore_eos else self._eos_token_ids
-        # An assistant's drafts are checked many at a time, so there is no step for each token.
-        has_logprobs = prompt.logprobs and self._assistant is None and self.tokenizer.is_fast
+        has_logprobs = prompt.logprobs and self.tokenizer.is_fast
         processors: list[Any] = [steps.see_logits] if has_logprobs else []
         if sampling.repetition_penalty != 1.0:
             processors.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
         if sampling.presence_penalty or sampling.frequency_penalty:
             processors.append(functools.partial(penalise, sampling, length))
-        # As an argument (`stop_strings`), an assistant would need the tokenizer too.
         stops = [StopStringCriteria(self.tokenizer, list(sampling.stop))] if sampling.stop else []
         with contextlib.ExitStack() as stack:
-            passes: list[int] = []
-            if self._assistant is not None:
-                passes = stack.enter_context(self._assisted(prompt, inputs))
-                stack.enter_context(quiet_transformers())  # its own call of the assistant is deprecated in its eyes
             if sampling.seed is not None and sampling.temperature > 0:
                 stack.enter_context(PROCESS_STATE)
                 torch.manual_seed(sampling.seed)
             stack.enter_context(torch.inference_mode())
             generated = self._model.generate(
                 **on_device(inputs, self._model),
-                generation_config=decoding(sampling, max_new_tokens, end_tokens),
+                generation_config=decoding(sampling, min(sampling.max_tokens, self._context - length), end_tokens),
                 logits_processor=processors,
                 stopping_criteria=[steps.see_token, *stops],
-                assistant_model=self._assistant,
             )
         decoded = generated[0, length:].tolist()
         tokens, text, is_cut = cut_at_stop(decoded, self.tokenizer, sampling.stop)
@@ -150,12 +137,6 @@ class LoadedModel:
         reason = "stop" if is_stopped else "length"
         output = {"text": text, "finish_reason": reason, "output_tokens": len(tokens), "logprobs": logprobs}
         reply = self._reply(inputs, steps, **output)
-        if passes:
-            # The first pass reads the prompt and a draft, every later one the last accepted token and a draft. Each
-            # pass adds one token of the target's own to the accepted ones. If an end token was drafted, transformers
-            # counts it as the target's own.
-            proposed, accepted = sum(passes) - length - (len(passes) - 1), max(0, len(decoded) - len(passes))
-            reply = replace(reply, proposed_tokens=proposed, accepted_tokens=accepted, target_calls=len(passes))
         return with_thinking(reply, prompt, self.tokenizer.decode(inputs["input_ids"][0, -8:]))
 
     def _score(self, prompt: Prompt, steps: Steps) -> Reply:
@@ -167,12 +148,6 @@ class LoadedModel:
         weights = read_attention(self._model, inputs, prompt.attention.layer, begin, len(texts))
         attention = TokenWeights(texts, tuple(weights))
         return self._reply(inputs, steps, text="", finish_reason="length", output_tokens=0, attention=attention)
-
-    def _assisted(self, prompt: Prompt, inputs: Inputs) -> contextlib.AbstractContextManager[list[int]]:
-        images = images_of(inputs) if self._options.assistant_images else {}
-        if images and self._assistant_processor is not None:
-            images = images_of(build_inputs(self._assistant_processor, prompt, self._thinking))
-        return assisted_call(self._model, self._assistant, images)
 
     def _reply(self, inputs: Inputs, steps: Steps, **output: Any) -> Reply:
         """Return a reply with its prompt tokens and its times. `output`: the other fields."""
@@ -187,14 +162,3 @@ class LoadedModel:
             image_tokens=None if image_token_id is None else ids.count(image_token_id),
             **output,
         )
-
-
-def _load(path: str, options: TransformersOptions, attention: str | None, **source: Any) -> Any:
-    """Return the model of a checkpoint, ready for inference. `attention`: its attention function."""
-    return AutoModelForImageTextToText.from_pretrained(
-        os.path.expanduser(path),
-        dtype=options.dtype,
-        attn_implementation=attention,
-        device_map=device_of(options),
-        **source,
-    ).eval()

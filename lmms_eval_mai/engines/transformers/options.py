@@ -24,16 +24,6 @@ class TransformersOptions(Arguments):
     attention weights."""
     max_model_len: Count | None = None
     """Tokens of prompt and answer. Default: the limit in the checkpoint's configuration."""
-    assistant_model: str | None = None
-    """A checkpoint that drafts tokens for this model (speculative decoding, Table 12). It must have this model's
-    tokenizer."""
-    num_assistant_tokens: Count | None = None
-    """Most tokens that the assistant drafts before the model checks them (the speculation length n of Appendix B.4). A
-    draft ends earlier if the assistant is not sure of its next token (transformers' `assistant_confidence_threshold`,
-    0.4 at first). Default: 20, which is transformers' own. Needs `assistant_model`."""
-    assistant_images: bool = True
-    """Whether the assistant sees the images. Plain transformers drops them, and the assistant then drafts from the text
-    alone (`false`)."""
     revision: str | None = None
     """Branch, tag or commit of the checkpoint on the Hugging Face Hub."""
     trust_remote_code: bool = False
@@ -44,13 +34,6 @@ class TransformersOptions(Arguments):
 
     def check(self, side: str, model: str) -> None:
         """Refuse a checkpoint that is missing or has no vision. Raises `ArgumentError`."""
-        if self.assistant_model is not None:
-            check_checkpoint(f"{side}_assistant_model", self.assistant_model)
-        elif self.num_assistant_tokens is not None:
-            raise ArgumentError(
-                f"{side}_num_assistant_tokens={self.num_assistant_tokens} needs {side}_assistant_model, the checkpoint "
-                "that drafts the tokens."
-            )
         config = _configuration(side, model, revision=self.revision, trust_remote_code=self.trust_remote_code)
         from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 

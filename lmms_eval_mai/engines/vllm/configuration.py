@@ -23,7 +23,6 @@ PERFORMANCE_ARGUMENTS = frozenset(
         *("devices", "device_ids", "gpu_memory_utilization", "kv_cache_memory_bytes", "cpu_offload_gb", "max_num_seqs"),
         *("max_num_batched_tokens", "block_size", "enforce_eager", "disable_log_stats", "load_format", "download_dir"),
         *("mm_processor_cache_gb", "limit_mm_per_prompt", "enable_prefix_caching", "distributed_executor_backend"),
-        "per_request_spec_decode_metrics",
     }
 )
 """Arguments that change the speed, the device or the memory of an engine, but no answer, unless a smaller memory makes
@@ -184,8 +183,6 @@ def _arguments(config: EngineConfig, defaults: dict[str, Any]) -> dict[str, Any]
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     arguments = {"use_tqdm_on_load": is_debug(), **defaults}
-    if "speculative_config" in config.arguments:
-        arguments["per_request_spec_decode_metrics"] = "summary"  # for the drafted and accepted tokens of a call
     types = {field.name: str(field.type) for field in dataclasses.fields(AsyncEngineArgs)}
     for name, value in config.arguments.items():
         if name in ("chat_template_kwargs", "devices") or (name == "device_ids" and name in defaults):

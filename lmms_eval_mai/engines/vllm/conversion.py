@@ -57,7 +57,6 @@ def to_reply(engine_input: Any, result: Any, requested_at: float) -> Reply:
     """Return vLLM's finished output. `requested_at`: when it was requested, by `time.perf_counter`."""
     total_s = time.perf_counter() - requested_at
     output, metrics = result.outputs[0], result.metrics
-    drafts = output.spec_decode_metrics
     images = engine_input.get("mm_placeholders", {}).get("image", ())
     return Reply(
         text=output.text,
@@ -71,8 +70,6 @@ def to_reply(engine_input: Any, result: Any, requested_at: float) -> Reply:
         ttft_s=min(metrics.first_token_latency, total_s),
         total_s=total_s,
         image_tokens=sum(place.get_num_embeds() for place in images),
-        proposed_tokens=None if drafts is None else drafts.num_draft_tokens,
-        accepted_tokens=None if drafts is None else sum(n * steps for n, steps in enumerate(drafts.histogram)),
         logprobs=_logprobs(output.logprobs),
     )
 
