@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lmms_eval_mai.contract import AttentionRequest, EngineConfig, Prompt, Reply, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.thinking import ThinkingSwitch
-from lmms_eval_mai.engines.transformers.inputs import build_inputs, shown_text
+from lmms_eval_mai.engines.transformers.attention import find_in_prompt
+from lmms_eval_mai.engines.transformers.model import build_inputs, shown_text
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
-from lmms_eval_mai.engines.transformers.token_texts import find_in_prompt
 from lmms_eval_mai.errors import SampleError
 
 DEMO = Path(__file__).parents[2] / "lmms_eval_mai/pairs/demo/small"

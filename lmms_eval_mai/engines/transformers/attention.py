@@ -1,10 +1,12 @@
-"""Attention of one token, without attention matrices (Eq. 12).
+"""Attention of the last token of a prompt to the tokens of a text, without attention matrices (Eq. 12).
 
 Our attention function is transformers' `sdpa`, and it also reads the row of attention that is asked for, in fp32. So
 memory grows with the length of the prompt and not with its square. A forward pass of its own reads the rows.
 """
 
 import contextlib
+import itertools
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +16,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from lmms_eval_mai.engines.transformers.inputs import Inputs, on_device
+from lmms_eval_mai.contract import Image, Message
 
 ATTENTION_FUNCTION = "lmms_eval_mai_sdpa"
 """The name of our attention function in transformers."""
@@ -43,7 +45,7 @@ _reading: ContextVar[_Reading | None] = ContextVar("reading", default=None)
 """What the forward pass that runs in this thread must read."""
 
 
-def read_attention(model: Any, inputs: Inputs, layer: int, begin: int, length: int) -> list[float]:
+def read_attention(model: Any, inputs: Mapping[str, torch.Tensor], layer: int, begin: int, length: int) -> list[float]:
     """Return how one layer, numbered from 1, attends from the last token of a prompt to `length` tokens from the
     position `begin`: the attention probabilities, softmax over the whole context in fp32, as the mean over all heads.
     Raises `ValueError` if the layer has no attention, or changes it in a way that is not computed here."""
@@ -51,12 +53,44 @@ def read_attention(model: Any, inputs: Inputs, layer: int, begin: int, length: i
     token = _reading.set(reading)
     try:
         with torch.inference_mode(), contextlib.suppress(_WasRead):
-            model(**on_device(inputs, model), use_cache=False, logits_to_keep=1)
+            model(**inputs, use_cache=False, logits_to_keep=1)
     finally:
         _reading.reset(token)
     if reading.weights is None:
         raise ValueError(f"layer {layer} gives no attention weights")
     return [float(weight) for weight in reading.weights.mean(0)]
+
+
+def find_in_prompt(
+    offsets: Sequence[tuple[int, int]], shown: str, message: Message, text: str
+) -> tuple[int, tuple[str, ...]]:
+    """Return the position of the first token of a prompt that carries a text, and the part of the text that it and each
+    of the next tokens carry. The text must be one part of the last message.
+
+    `offsets`: for each token, its first character and the character after its last one. The tokenizer's text is longer
+    than `shown`, the text of the chat template, because the processor repeats the image token. So places are counted
+    from the end. A character that is spread over several tokens belongs to the last of them. Raises `ValueError` if the
+    text is not found.
+    """
+    parts = [*itertools.takewhile(lambda part: not isinstance(part, Image), reversed(message.content))]
+    whole = "".join(map(str, reversed(parts)))
+    kept = whole if whole in shown else whole.strip()  # some templates trim a message
+    if not text or text not in parts or kept not in shown:
+        raise ValueError(
+            f"a text of {len(text)} characters was not found, so there is no attention on it. It must be a part of the "
+            "last message, and the model's chat template must not change it. Use transfer=full"
+        )
+    before = len("".join(map(str, parts[parts.index(text) + 1 :])))
+    begin = offsets[-1][1] - len(shown) + shown.rindex(kept) - whole.index(kept) + before
+    end = begin + len(text)
+    # A tokenizer that composes characters (Unicode's NFC) leaves the composed marks out of its offsets. They belong to
+    # the token before them, so a token reaches at least to the next one.
+    starts = [start for start, _ in offsets]
+    ends = [max(own, following) for (_, own), following in zip(offsets, [*starts[1:], end], strict=True)]
+    first = next(position for position, token_end in enumerate(ends) if token_end > begin)
+    after = next((position for position, start in enumerate(starts) if start >= end), len(starts))
+    cuts = [begin, *(max(begin, start) for start in starts[first + 1 : after]), end]
+    return first, tuple(text[a - begin : b - begin] for a, b in itertools.pairwise(cuts))
 
 
 def attend(

@@ -1,10 +1,14 @@
-"""The arguments of Hugging Face's `generate`, and an observer of its steps."""
+"""The arguments of Hugging Face's `generate`, an observer of its steps, and the texts of its output."""
 
+import bisect
+import functools
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from tokenizers.decoders import DecodeStream
+from transformers import GenerationConfig, RepetitionPenaltyLogitsProcessor
 
 from lmms_eval_mai.contract import Sampling
 
@@ -48,7 +52,7 @@ def reset_generation_config(model: Any) -> list[int]:
 
 
 def decoding(sampling: Sampling, max_new_tokens: int, end_tokens: list[int]) -> GenerationConfig:
-    """Return the configuration of `generate`. The repetition penalty is not in it, because it must come after
+    """Return the configuration of `generate`. The penalties are not in it, because they must come after
     `Steps.see_logits`."""
     config = GenerationConfig(
         max_new_tokens=max_new_tokens,
@@ -61,8 +65,51 @@ def decoding(sampling: Sampling, max_new_tokens: int, end_tokens: list[int]) -> 
     return config
 
 
-def penalise(sampling: Sampling, prompt_tokens: int, input_ids: Any, scores: Any) -> Any:
-    """Return the logits without the presence and the frequency penalty of each token that the answer has, as in vLLM.
-    With its first two arguments, it is a logits processor of transformers."""
+def penalties(sampling: Sampling, prompt_tokens: int) -> list[Any]:
+    """Return the logits processors of transformers that penalise tokens. `prompt_tokens`: the length of the prompt."""
+    found: list[Any] = []
+    if sampling.repetition_penalty != 1.0:
+        found.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        found.append(functools.partial(_penalise, sampling, prompt_tokens))
+    return found
+
+
+def _penalise(sampling: Sampling, prompt_tokens: int, input_ids: Any, scores: Any) -> Any:
+    """Return the logits without the presence and the frequency penalty of each token that the answer has, as in
+    vLLM."""
     counts = torch.bincount(input_ids[0, prompt_tokens:], minlength=scores.shape[-1])
     return scores - sampling.presence_penalty * (counts > 0) - sampling.frequency_penalty * counts
+
+
+def texts_of_output(ids: Sequence[int], tokenizer: Any) -> tuple[str, ...]:
+    """Return the text that each generated token adds. Special tokens add none. A character that is spread over several
+    tokens belongs to the last of them, and one that the end cuts in two is left out. The tokenizer must be a fast one
+    of Hugging Face."""
+    stream = DecodeStream(skip_special_tokens=True)
+    texts = []
+    for token in ids:
+        try:
+            texts.append(stream.step(tokenizer.backend_tokenizer, token) or "")
+        except Exception:  # bytes that are not UTF-8 may change the text before them ("Invalid prefix encountered")
+            stream = DecodeStream(skip_special_tokens=True)
+            texts.append("")
+    return tuple(texts)
+
+
+def cut_at_stop(ids: list[int], tokenizer: Any, stops: Sequence[str]) -> tuple[list[int], str, bool]:
+    """Return the tokens up to the one that completes a stop text, the text before the stop text, and whether there is
+    one. If there are several, the one that ends first counts, as in vLLM."""
+
+    def text_of(count: int) -> str:
+        return str(tokenizer.decode(ids[:count], skip_special_tokens=True))
+
+    def has_stop(count: int) -> bool:
+        return any(stop in text_of(count) for stop in stops)
+
+    if not has_stop(len(ids)):
+        return ids, text_of(len(ids)), False
+    count = bisect.bisect_left(range(len(ids)), True, key=has_stop)
+    text = text_of(count)
+    first = min((stop for stop in stops if stop in text), key=lambda stop: text.index(stop) + len(stop))
+    return ids[:count], text[: text.index(first)], True

@@ -1,41 +1,39 @@
 """A loaded model with its processor. All its methods run in one thread, so it answers one call at a time."""
 
 import contextlib
-import functools
 import os
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import (
-    AutoModelForImageTextToText,
-    AutoProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    StopStringCriteria,
-)
+from transformers import AutoModelForImageTextToText, AutoProcessor, StopStringCriteria
 
-from lmms_eval_mai.contract import EngineConfig, Prompt, Reply, Sampling, TokenLogprobs, TokenWeights
+from lmms_eval_mai.contract import EngineConfig, Image, Prompt, Reply, Sampling, TokenLogprobs, TokenWeights
 from lmms_eval_mai.engines.logs import quiet_transformers
-from lmms_eval_mai.engines.messages import end_of_thinking, without_thinking
+from lmms_eval_mai.engines.messages import end_of_thinking, merge_adjacent_text, without_thinking
 from lmms_eval_mai.engines.thinking import ThinkingSwitch, with_thinking
-from lmms_eval_mai.engines.transformers.attention import ATTENTION_FUNCTION, read_attention
+from lmms_eval_mai.engines.transformers.attention import ATTENTION_FUNCTION, find_in_prompt, read_attention
 from lmms_eval_mai.engines.transformers.generation import (
     Steps,
+    cut_at_stop,
     decoding,
-    penalise,
+    penalties,
     reset_generation_config,
+    texts_of_output,
 )
-from lmms_eval_mai.engines.transformers.inputs import Inputs, build_inputs, on_device, shown_text
 from lmms_eval_mai.engines.transformers.options import TransformersOptions, device_of
-from lmms_eval_mai.engines.transformers.token_texts import cut_at_stop, find_in_prompt, texts_of_output
 from lmms_eval_mai.errors import MaiError, PromptTooLong, SampleError, UnreadableImage
 from lmms_eval_mai.redaction import error_text
 
 PROCESS_STATE = threading.Lock()
 """Held while an engine uses what belongs to the whole process: transformers sets PyTorch's default dtype and its own
 verbosity while it loads a model, and a seed is that of PyTorch's random numbers."""
+Inputs = dict[str, torch.Tensor]
+"""Name -> tensor. `input_ids`, `attention_mask` and others have the shape (1, length). The first dimension of the rest
+counts image patches or images."""
 
 
 class LoadedModel:
@@ -106,11 +104,7 @@ class LoadedModel:
         length = inputs["input_ids"].shape[1]
         end_tokens = [] if sampling.ignore_eos else self._eos_token_ids
         has_logprobs = prompt.logprobs and self.tokenizer.is_fast
-        processors: list[Any] = [steps.see_logits] if has_logprobs else []
-        if sampling.repetition_penalty != 1.0:
-            processors.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
-        if sampling.presence_penalty or sampling.frequency_penalty:
-            processors.append(functools.partial(penalise, sampling, length))
+        first = [steps.see_logits] if has_logprobs else []
         stops = [StopStringCriteria(self.tokenizer, list(sampling.stop))] if sampling.stop else []
         with contextlib.ExitStack() as stack:
             if sampling.seed is not None and sampling.temperature > 0:
@@ -120,24 +114,25 @@ class LoadedModel:
             generated = self._model.generate(
                 **on_device(inputs, self._model),
                 generation_config=decoding(sampling, min(sampling.max_tokens, self._context - length), end_tokens),
-                logits_processor=processors,
+                logits_processor=[*first, *penalties(sampling, length)],
                 stopping_criteria=[steps.see_token, *stops],
             )
-        decoded = generated[0, length:].tolist()
-        tokens, text, is_cut = cut_at_stop(decoded, self.tokenizer, sampling.stop)
-        is_stopped = is_cut or decoded[-1] in end_tokens
-        shows_marks = prompt.native or self._thinking.has_special_marks
-        if shows_marks and not is_cut:
-            text = self.tokenizer.decode([token for token in tokens if token not in self._eos_token_ids])
-        if not is_stopped:
-            text = text.rstrip("\ufffd")  # the limit may cut a character in two
+        tokens, text, reason = self._decoded(generated[0, length:].tolist(), prompt, sampling)
         logprobs = None
         if has_logprobs:
             logprobs = TokenLogprobs(texts_of_output(tokens, self.tokenizer), tuple(steps.logprobs[: len(tokens)]))
-        reason = "stop" if is_stopped else "length"
         output = {"text": text, "finish_reason": reason, "output_tokens": len(tokens), "logprobs": logprobs}
         reply = self._reply(inputs, steps, **output)
         return with_thinking(reply, prompt, self.tokenizer.decode(inputs["input_ids"][0, -8:]))
+
+    def _decoded(self, generated: list[int], prompt: Prompt, sampling: Sampling) -> tuple[list[int], str, str]:
+        """Return the tokens of an output, its text, and why it ended."""
+        tokens, text, is_cut = cut_at_stop(generated, self.tokenizer, sampling.stop)
+        if (prompt.native or self._thinking.has_special_marks) and not is_cut:
+            text = self.tokenizer.decode([token for token in tokens if token not in self._eos_token_ids])
+        if is_cut or (generated[-1] in self._eos_token_ids and not sampling.ignore_eos):
+            return tokens, text, "stop"
+        return tokens, text.rstrip("\ufffd"), "length"  # the limit may cut a character in two
 
     def _score(self, prompt: Prompt, steps: Steps) -> Reply:
         """Return a reply without output: one forward pass, with the attention to a text of the prompt."""
@@ -145,7 +140,7 @@ class LoadedModel:
         inputs = self._inputs(prompt, return_offsets_mapping=True)
         offsets, shown = inputs.pop("offset_mapping")[0].tolist(), shown_text(self._processor, prompt, self._thinking)
         begin, texts = find_in_prompt(offsets, shown, prompt.messages[-1], prompt.attention.text)
-        weights = read_attention(self._model, inputs, prompt.attention.layer, begin, len(texts))
+        weights = read_attention(self._model, on_device(inputs, self._model), prompt.attention.layer, begin, len(texts))
         attention = TokenWeights(texts, tuple(weights))
         return self._reply(inputs, steps, text="", finish_reason="length", output_tokens=0, attention=attention)
 
@@ -162,3 +157,40 @@ class LoadedModel:
             image_tokens=None if image_token_id is None else ids.count(image_token_id),
             **output,
         )
+
+
+def build_inputs(processor: Any, prompt: Prompt, thinking: ThinkingSwitch, **more: Any) -> Inputs:
+    """Return the model inputs of a prompt. `more`: further arguments of the processor. Raises the processor's errors,
+    for example for an image that it cannot prepare."""
+    images = [part.pixels for message in prompt.messages for part in message.content if isinstance(part, Image)]
+    return dict(
+        processor(
+            text=[shown_text(processor, prompt, thinking)],
+            images=[images] if images else None,
+            return_tensors="pt",
+            add_special_tokens=False,
+            **more,
+        )
+    )
+
+
+def shown_text(processor: Any, prompt: Prompt, thinking: ThinkingSwitch) -> str:
+    """Return a prompt in the form of the model's chat template."""
+    chat = [
+        {
+            "role": message.role,
+            "content": [
+                {"type": "image"} if isinstance(part, Image) else {"type": "text", "text": part}
+                for part in merge_adjacent_text(message.content)
+            ],
+        }
+        for message in prompt.messages
+    ]
+    given = thinking.arguments(prompt)
+    return str(processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False, **given))
+
+
+def on_device(inputs: Mapping[str, torch.Tensor], model: Any) -> Inputs:
+    """Return tensors on a model's device. Those of floating-point numbers get the model's type."""
+    types = {name: model.dtype if tensor.is_floating_point() else tensor.dtype for name, tensor in inputs.items()}
+    return {name: tensor.to(model.device, types[name]) for name, tensor in inputs.items()}
