@@ -17,7 +17,7 @@ other one (see `build`)."""
 
 OPTIONS: dict[str, str] = {
     "transformers": "lmms_eval_mai.engines.transformers.options:TransformersOptions",
-    "openai": "lmms_eval_mai.engines.openai.options:OpenAIOptions",
+    "openai": "lmms_eval_mai.engines.openai.engine:OpenAIOptions",
     "scripted": "lmms_eval_mai.engines.scripted.engine:ScriptedOptions",
 }
 """Kind -> the class of its `Arguments`. The vllm engine has the arguments of vLLM itself."""

@@ -19,8 +19,7 @@ from support.scripted_server import ScriptedServer
 from lmms_eval_mai.contract import CallKey, Reply, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.openai.chat import to_reply
-from lmms_eval_mai.engines.openai.engine import OpenAIEngine
-from lmms_eval_mai.engines.openai.options import proxy_of
+from lmms_eval_mai.engines.openai.engine import OpenAIEngine, proxy_of
 from lmms_eval_mai.errors import (
     ArgumentError,
     CallTimeout,
