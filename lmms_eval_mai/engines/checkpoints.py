@@ -1,10 +1,11 @@
-"""Checkpoints on this machine: whether they exist, their identity and their size."""
+"""Checkpoints on this machine: whether they exist, their identity and their size, and how they load quietly."""
 
 import contextlib
 import hashlib
 import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lmms_eval_mai.errors import ArgumentError
@@ -100,3 +101,28 @@ def local_folder(model: str, revision: str | None) -> Path | None:
     except HFValidationError:  # not a name of the hub
         return None
     return Path(file).parent if isinstance(file, str) else None
+
+
+def is_debug() -> bool:
+    """Return whether the user asked lmms-eval for its most detailed output (`--verbosity DEBUG`). Then the output of
+    every library stays as it is."""
+    return os.environ.get("VERBOSITY", "").upper() == "DEBUG"
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Hide the progress bars of transformers ("Loading weights") and its warnings inside the `with` block."""
+    from transformers.utils import logging
+
+    if is_debug():
+        yield
+        return
+    had_bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if had_bars:
+            logging.enable_progress_bar()

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor, StopStringCriteria
 
 from lmms_eval_mai.contract import EngineConfig, Image, Prompt, Reply, Sampling, TokenLogprobs, TokenWeights
-from lmms_eval_mai.engines.logs import quiet_transformers
+from lmms_eval_mai.engines.checkpoints import quiet_transformers
 from lmms_eval_mai.engines.messages import end_of_thinking, merge_adjacent_text, without_thinking
 from lmms_eval_mai.engines.thinking import ThinkingSwitch, with_thinking
 from lmms_eval_mai.engines.transformers.attention import ATTENTION_FUNCTION, find_in_prompt, read_attention

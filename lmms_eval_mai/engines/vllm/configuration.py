@@ -11,8 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lmms_eval_mai.contract import EngineConfig
-from lmms_eval_mai.engines.checkpoints import check_checkpoint, text_only_error
-from lmms_eval_mai.engines.logs import is_debug
+from lmms_eval_mai.engines.checkpoints import check_checkpoint, is_debug, text_only_error
 from lmms_eval_mai.engines.vllm.environment import BOUND_THREADS, Machine, detect_platform, worker_count
 from lmms_eval_mai.engines.vllm.gpu_memory import GpuShare, shares
 from lmms_eval_mai.errors import ArgumentError, EngineStartError, EngineUnavailable, MaiError

@@ -15,7 +15,7 @@ from importlib import metadata
 from typing import Literal
 
 from lmms_eval_mai.contract import EngineConfig
-from lmms_eval_mai.engines.logs import is_debug, quiet_transformers
+from lmms_eval_mai.engines.checkpoints import is_debug, quiet_transformers
 from lmms_eval_mai.errors import EngineUnavailable
 
 INSTALL = (
