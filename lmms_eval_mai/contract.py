@@ -37,6 +37,11 @@ class EngineConfig:
     native: bool = False
     """Whether the run lets this model think by itself (`Prompt.native`)."""
 
+    @property
+    def is_endpoint(self) -> bool:
+        """Whether the model is on a server, which this process neither starts nor restarts."""
+        return self.engine == "openai"
+
 
 @dataclass(frozen=True, eq=False)
 class Image:

@@ -106,7 +106,7 @@ def check_tasks(tasks: list[str], include_path: str | None) -> str:
 def check_engine(config: Config, engine: EngineConfig) -> str:
     """Check one engine of a run without starting it. An endpoint is asked whether it answers. Raises a `MaiError`, or
     an error of the library behind the engine."""
-    if engine.engine == "openai":
+    if engine.is_endpoint:
         engine = dataclasses.replace(engine, arguments={**engine.arguments, "retry_for": 0})
     if engine.engine in ("vllm", "transformers"):
         check_model(engine)
@@ -115,7 +115,7 @@ def check_engine(config: Config, engine: EngineConfig) -> str:
         from lmms_eval_mai.run.evaluation import sparse_of  # takes seconds
 
         sparse_of(config)
-    if engine.engine == "openai":
+    if engine.is_endpoint:
         asyncio.run(_start_and_close(built))
     return f"{engine.engine} {engine.model}: {built.description}"
 

@@ -38,7 +38,7 @@ def run_name(config: Config) -> str:
 
 def _model_name(engine: EngineConfig) -> str:
     """Return the last part of a model's name, the last two of a path from the root, or the address of an endpoint."""
-    if engine.engine == "openai":
+    if engine.is_endpoint:
         (address,) = re.findall(r"//(?:[^/@]*@)?([^/\"']*)", engine.model)[:1]
         return str(engine.arguments.get("model", address)).replace("/", "-")
     path = Path(engine.model)

@@ -38,8 +38,7 @@ class Engines:
         self.config = config
         self.models: dict[Side, RestartedEngine] = {}
         for engine in config.engines():
-            # This process cannot restart a server.
-            restarts = None if engine.engine == "openai" else config.engine_restarts
+            restarts = None if engine.is_endpoint else config.engine_restarts
             built = build(engine, config.other(engine))
             self.models[engine.side] = RestartedEngine(built, restarts, config.call_timeout)
         self._up: set[Side] = set()

@@ -104,7 +104,7 @@ class Evaluation:
             raise EngineStartError("The evaluation was closed before it began.")
         self._ranks = world_size
         # The model that an endpoint serves is part of its identity, and only the running endpoint knows it.
-        endpoints = [engine.side for engine in self.config.engines() if engine.engine == "openai"]
+        endpoints = [engine.side for engine in self.config.engines() if engine.is_endpoint]
         await self._engines.start(endpoints)
         models = {side: digest_of(self._engines.models[side].engine.identity()) for side in self._called}
         if self._store is None and self._folder is not None:
