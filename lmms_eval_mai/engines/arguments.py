@@ -3,7 +3,7 @@
 import ast
 import difflib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -106,25 +106,6 @@ def parse_literal(value: Any) -> Any:
         # The message leaves out the value, which may hold a key.
         raise ValueError('expected JSON or a Python literal, with quoted names, such as {"image": 8}')
     return value
-
-
-def reject_unknown_arguments(
-    side: str, given: Mapping[str, str], known: Collection[str], engine: str, suggestions: Collection[str] = ()
-) -> None:
-    """Refuse names that are not in `known`, and suggest near ones of `known` and `suggestions`. `given`: each name, and
-    how the user wrote it. Raises `ArgumentError`."""
-    for name, written in given.items():
-        if name in known:
-            continue
-        hint = did_you_mean(name, [*suggestions, *known])
-        if name in ("model", "pretrained", "model_version"):
-            hint = " Give the two models as small=NAME and large=NAME."
-        if not hint:
-            of_engine = ", ".join(sorted(known)) if len(known) < 50 else f"those of {engine} itself"  # vLLM has 200
-            hint = f" The arguments of mai_cascade: {', '.join(suggestions)}. Of the {engine} engine: {of_engine}."
-        raise ArgumentError(
-            f"Unknown model argument {written!r}: neither mai_cascade nor the {engine} engine ({side}) has it.{hint}"
-        )
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -21,9 +21,9 @@ from lmms_eval_mai.engines.arguments import (
     Number,
     Share,
     Whole,
+    did_you_mean,
     parse_literal,
     read,
-    reject_unknown_arguments,
 )
 from lmms_eval_mai.engines.build import ENGINES, argument_names
 from lmms_eval_mai.errors import ArgumentError
@@ -270,11 +270,22 @@ def _check_engine(engine: EngineConfig, given: Mapping[str, Any]) -> None:
         example = "PATH of a JSON-lines script" if engine.engine == "scripted" else "http://HOST:PORT/v1"
         raise ArgumentError(f"engine={engine.engine} has no default model: give {engine.side}={example}.")
     # The names of vLLM's arguments need its import, so they are read only if there are arguments.
-    if engine.arguments and (known := argument_names(engine.engine)) is not None:
-        names = [*sorted(OWN_NAMES), *SIDES, "engine", "pair"]
-        side = engine.side
-        written = {name: f"{side}_{name}" if f"{side}_{name}" in given else name for name in engine.arguments}
-        reject_unknown_arguments(side, written, known, engine.engine, suggestions=names)
+    known = argument_names(engine.engine) if engine.arguments else None
+    unknown = next((name for name in engine.arguments if known is not None and name not in known), None)
+    if known is None or unknown is None:
+        return
+    of_run = [*sorted(OWN_NAMES), *SIDES, "engine", "pair"]
+    hint = did_you_mean(unknown, [*of_run, *known])
+    if unknown in ("model", "pretrained", "model_version"):
+        hint = " Give the two models as small=NAME and large=NAME."
+    if not hint:
+        of_engine = ", ".join(sorted(known)) if len(known) < 50 else f"those of {engine.engine} itself"  # vLLM has 200
+        hint = f" The arguments of mai_cascade: {', '.join(of_run)}. Of the {engine.engine} engine: {of_engine}."
+    written = f"{engine.side}_{unknown}" if f"{engine.side}_{unknown}" in given else unknown
+    raise ArgumentError(
+        f"Unknown model argument {written!r}: neither mai_cascade nor the {engine.engine} engine ({engine.side}) has "
+        f"it.{hint}"
+    )
 
 
 def _check_choices(config: Config, given: Mapping[str, Any]) -> None:
