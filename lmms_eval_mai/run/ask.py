@@ -6,6 +6,7 @@ the API works in scripts, in asynchronous programs and in notebooks, where an ev
 """
 
 import asyncio
+import dataclasses
 import hashlib
 import io
 import itertools
@@ -19,7 +20,7 @@ from typing import Any, Self
 
 import PIL.Image
 
-from lmms_eval_mai.contract import Image, Message
+from lmms_eval_mai.contract import CallPrompt, Image, Message, Sampling
 from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import ArgumentError, UnreadableImage
@@ -164,29 +165,42 @@ def checked_question(
                 f"image={source[:100]} is an address, and nothing is downloaded: give a file or an image."
             )
     texts = [] if options is None else _checked_options(options)
-    doc = {"letters": LETTERS[: len(texts)]}
     if not isinstance(question, str) or not question.strip():
         raise ArgumentError(f"The question {question!r} is not a text, or it is empty.")
-    lines = [question, *(f"{letter}. {text}" for letter, text in zip(doc["letters"], texts, strict=True)), ""]
-    text = replace_lone_surrogates("\n".join(lines))  # tokenizers refuse them
+    text = replace_lone_surrogates(with_options(question, texts) + "\n")  # tokenizers refuse them
+    sample = question_sample(TASK, texts, sampling(gen_kwargs, config, own_task=True), gen_kwargs)
 
     def open_sample() -> Sample:
         images = tuple(map(open_image, sources))
-        return Sample(
-            task=TASK,
-            doc_id=_number_of(images, text) if number is None else number,
-            repeat=0,
-            question=(Message("user", (*images, text)),),
-            doc=doc,
-            benchmark=GENERIC,
-            kind=GENERIC.kind(doc),
-            variant="S",
-            two_stage=False,
-            sampling=sampling(gen_kwargs, config, own_task=True),
-            decoding=unusual(gen_kwargs),
-        )
+        number_of_sample = _number_of(images, text) if number is None else number
+        return dataclasses.replace(sample, doc_id=number_of_sample, question=(Message("user", (*images, text)),))
 
     return open_sample
+
+
+def with_options(question: str, options: Sequence[str]) -> str:
+    """Return a question with a line for each option below it, such as "A. red"."""
+    return "\n".join([question, *(f"{letter}. {text}" for letter, text in zip(LETTERS, options, strict=False))])
+
+
+def question_sample(
+    task: str, options: Sequence[str], sampling: Mapping[CallPrompt, Sampling], gen_kwargs: Mapping[str, Any]
+) -> Sample:
+    """Return the sample of a question with these options, without its messages. `gen_kwargs`: those of `sampling`."""
+    doc = {"letters": LETTERS[: len(options)]}
+    return Sample(
+        task=task,
+        doc_id=0,
+        repeat=0,
+        question=(),
+        doc=doc,
+        benchmark=GENERIC,
+        kind=GENERIC.kind(doc),
+        variant="S",
+        two_stage=False,
+        sampling=sampling,
+        decoding=unusual(gen_kwargs),
+    )
 
 
 def _checked_options(given: Sequence[str]) -> list[str]:

@@ -186,6 +186,11 @@ class ChatRequest(NextToken, Fields):
                 raise wrong(f"{name} and no text. The last message needs a question.", "messages", number, "content")
         return self
 
+    @property
+    def token_limit(self) -> int | None:
+        """The largest number of tokens of an answer."""
+        return self.max_completion_tokens or self.max_tokens
+
     def images(self) -> list[EncodedImage]:
         """Return the images of the request."""
         return [image for message in self.messages for image in message.images()]

@@ -1,23 +1,25 @@
 """Turns a chat request into a question for the cascade, or into a chat for one model."""
 
-import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from lmms_eval_mai.contract import CallPrompt, Message, Sampling
+from lmms_eval_mai.contract import Message
 from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.method.agreement import Doc
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, LETTERS, options_of
 from lmms_eval_mai.method.methods import METHODS, THINKING, Method
-from lmms_eval_mai.method.prompts import INSTRUCTIONS
+from lmms_eval_mai.method.prompts import INSTRUCTIONS, Kind, Variant
 from lmms_eval_mai.method.trace import Sample
+from lmms_eval_mai.run.ask import question_sample, with_options
 from lmms_eval_mai.run.config import Config
-from lmms_eval_mai.run.decoding import NAMES, sampling, unusual
+from lmms_eval_mai.run.decoding import NAMES, sampling
 from lmms_eval_mai.serve.chat_request import ChatRequest, EncodedImage, MaiOptions
 from lmms_eval_mai.serve.errors import bad_request
 
+Turns = Sequence[tuple[str, Sequence[str | EncodedImage]]]
+"""Role and parts of each message."""
 SHORT_ANSWER_TOKENS = 64
 """A request without an image and without options is a short-answer question if its token limit is at most this."""
 
@@ -27,8 +29,8 @@ class Question:
     """The question of a request, and how it is asked."""
 
     request: ChatRequest
-    turns: Sequence[tuple[str, list[str | EncodedImage]]]
-    """Role and parts of each message. The last one is the question, without an instruction."""
+    turns: Turns
+    """The last one is the question, without an instruction."""
     config: Config
     """That of the server, with the method, the thinking and the threshold of the request."""
     sample: Sample
@@ -44,73 +46,80 @@ class Question:
             parts = [part.decode(next(images)) if isinstance(part, EncodedImage) else part for part in content if part]
             messages += (Message(role, tuple(merge_adjacent_text(parts))),)
         own = () if self.sample.variant else messages
-        return dataclasses.replace(self.sample, doc_id=number, question=messages, own_prompt=own)
+        return replace(self.sample, doc_id=number, question=messages, own_prompt=own)
 
 
 def question_of(
     request: ChatRequest, config: Config, gen_kwargs: Mapping[str, Any], methods: Mapping[str, Method] = METHODS
 ) -> Question:
     """Return the question of a request. `gen_kwargs`: decoding arguments that the request may replace. `methods`: those
-    that requests may name. Raises `RequestError`, or `ArgumentError`, which is the fault of the request too.
-
-    A harness that runs a task of this package on the server sends the instruction of the task with the question, so an
-    instruction of the paper at its end is replaced.
-    """
-    mai, limit = request.mai, request.max_completion_tokens or request.max_tokens
-    roles = ["system" if message.role == "developer" else message.role for message in request.messages]
-    turns = [(role, message.parts()) for role, message in zip(roles, request.messages, strict=True)]
+    that requests may name. Raises `RequestError`, or `ArgumentError`, which is the fault of the request too."""
+    mai, limit = request.mai, request.token_limit
+    turns = [(message.role.replace("developer", "system"), message.parts()) for message in request.messages]
     parts = turns[-1][1]
-    place = max(number for number, part in enumerate(parts) if isinstance(part, str) and part.strip())
-    before = [part for part in parts[:place] if isinstance(part, str)]
-    text, variant, kind = str(parts[place]), None, None
-    for prompt, instruction in INSTRUCTIONS.items():
-        if text.rstrip().endswith(instruction):
-            text, (variant, kind) = text.rstrip().removesuffix(instruction), prompt
-    listed = options_of("\n".join([*before, text]))
+    last = max(number for number, part in enumerate(parts) if isinstance(part, str) and part.strip())
+    before = "".join(f"{part}\n" for part in parts[:last] if isinstance(part, str))
+    text, variant, kind = strip_instruction(str(parts[last]))
+    text, options = find_options(before, text, mai, kind)
     is_short = limit is not None and limit <= SHORT_ANSWER_TOKENS
-    is_question = variant or listed or is_short or request.images() or mai.model_fields_set - {"trace"}
-    alone = {"method": METHODS[config.method.sides[-1]]}
-    config = _config_of(mai, config, methods) if is_question else config.model_copy(update=alone)
-    arguments = {**gen_kwargs, **request.model_dump(include=set(NAMES), exclude_unset=True)}
-    sampling_of = _decoding(arguments, limit, config, gen_kwargs)
-    sample = Sample("chat", 0, 0, (), {}, GENERIC, "word", None, False, sampling_of, decoding=unusual(arguments))
-    if not is_question:
-        return Question(request, turns, config, sample)
-    if mai.options is not None and listed != [option.strip() for option in mai.options]:  # as the Python API does
-        lines = (f"{letter}. {option}" for letter, option in zip(LETTERS, mai.options, strict=False))
-        text = "\n".join([text.rstrip("\n"), *lines])
-    options = mai.options or ([] if (mai.kind or kind) == "word" else listed)
-    if mai.kind is not None and mai.kind != ("letter" if options else "word"):
-        text = "A letter needs options: give mai.options, or a line for each, as in 'A. red'. A word has none."
-        raise bad_request(text, "mai.kind")
-    doc = _doc(mai.benchmark, "\n".join([*before, text]), options)
-    if text[-1:].strip() and place == len(parts) - 1:
-        text += "\n"  # before the instruction: so all prompts begin like those of the tasks of this package
-    parts[place] = text
-    sample = dataclasses.replace(
-        sample,
-        doc=doc,
+    if not (variant or options or is_short or request.images() or mai.model_fields_set - {"trace"}):
+        return _plain_chat(request, turns, config, gen_kwargs)
+    config = _config_of(mai, config, methods)
+    # A line ends before the instruction: so all prompts begin like those of the tasks of this package.
+    end = "\n" if text[-1:].strip() and last == len(parts) - 1 else ""
+    turns[-1] = ("user", [*parts[:last], text + end, *parts[last + 1 :]])
+    sample = replace(
+        _sample(request, options, config, gen_kwargs),
+        doc=_doc(mai.benchmark, before + text, options),
         benchmark=GENERIC if mai.benchmark is None else BENCHMARKS[mai.benchmark],
-        kind=mai.kind or ("letter" if mai.options else kind) or ("letter" if options else "word"),
+        kind="letter" if options else mai.kind or kind or "word",
         variant=mai.think or variant or "S",
     )
     return Question(request, turns, config, sample)
 
 
-def _decoding(
-    arguments: Mapping[str, Any], limit: int | None, config: Config, gen_kwargs: Mapping[str, Any]
-) -> dict[CallPrompt, Sampling]:
-    """Return how each call is decoded. `arguments`: `gen_kwargs`, and what the request replaces. `limit`: its token
-    limit. Like its `stop`, it applies to answers and not to the thinking, which is the server's own."""
+def strip_instruction(text: str) -> tuple[str, Variant | None, Kind | None]:
+    """Return a text without an instruction of the paper at its end, and the prompt and the kind of this instruction. A
+    harness that runs a task of this package on the server sends one with the question."""
+    for (variant, kind), instruction in INSTRUCTIONS.items():
+        if text.rstrip().endswith(instruction):
+            return text.rstrip().removesuffix(instruction), variant, kind
+    return text, None, None
+
+
+def find_options(before: str, text: str, mai: MaiOptions, kind: Kind | None) -> tuple[str, list[str]]:
+    """Return a text that shows the options of its question, and these options. `before`: the texts before it. `kind`:
+    that of its instruction. Raises `RequestError`."""
+    listed = options_of(before + text)
+    options = mai.options or ([] if (mai.kind or kind) == "word" else listed)
+    if mai.options is not None and listed != [option.strip() for option in options]:
+        text = with_options(text.rstrip("\n"), options)
+    if mai.kind is not None and mai.kind != ("letter" if options else "word"):
+        sentence = "A letter needs options: give mai.options, or a line for each, as in 'A. red'. A word has none."
+        raise bad_request(sentence, "mai.kind")
+    return text, options
+
+
+def _plain_chat(request: ChatRequest, turns: Turns, config: Config, gen_kwargs: Mapping[str, Any]) -> Question:
+    """Return a chat that is no question. It is sent as it is to one model: the large one, if the server has it."""
+    config = config.model_copy(update={"method": METHODS[config.method.sides[-1]]})
+    return Question(request, turns, config, replace(_sample(request, [], config, gen_kwargs), variant=None))
+
+
+def _sample(request: ChatRequest, options: Sequence[str], config: Config, gen_kwargs: Mapping[str, Any]) -> Sample:
+    """Return the sample of a request with these options. The token limit of the request and its `stop` apply to answers
+    and not to the thinking, which is the server's own."""
+    limit = request.token_limit
+    arguments = {**gen_kwargs, **request.model_dump(include=set(NAMES), exclude_unset=True)}
     decoding = sampling(arguments, config, own_task=True)
     own = sampling(gen_kwargs, config, own_task=True)
     for prompt, call in decoding.items():
         # A model alone that thinks by itself gives its thinking and its answer in one call.
         if prompt in THINKING and (prompt != "native" or len(config.method.asks) > 1):
-            decoding[prompt] = dataclasses.replace(call, max_tokens=own[prompt].max_tokens, stop=own[prompt].stop)
+            decoding[prompt] = replace(call, max_tokens=own[prompt].max_tokens, stop=own[prompt].stop)
         elif limit is not None:
-            decoding[prompt] = dataclasses.replace(call, max_tokens=min(limit, config.max_new_tokens or limit))
-    return decoding
+            decoding[prompt] = replace(call, max_tokens=min(limit, config.max_new_tokens or limit))
+    return question_sample("chat", options, decoding, arguments)
 
 
 def _config_of(mai: MaiOptions, config: Config, methods: Mapping[str, Method]) -> Config:
