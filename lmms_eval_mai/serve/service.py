@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import gc
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
@@ -82,8 +81,6 @@ class Service:
         """Questions that were asked."""
         self._engines = Engines(config)
         self._evaluation = Evaluation(self._engines, config)
-        self._unclosed = 0
-        """Pixels of images that were not closed since the last garbage collection."""
 
     def start(self) -> None:
         """Start the engines and wait until they are ready. Raises `EngineStartError`. Call `stop` in any case."""
@@ -123,7 +120,7 @@ class Service:
             method, thresholds = question.config.method, question.config.thresholds
             settings = dataclasses.replace(question.config.settings, engines=pair.settings.engines)
             pair = dataclasses.replace(pair, method=method, thresholds=thresholds, settings=settings, on_call=on_call)
-            return await self._ask(sample, pair)
+            return await _ask(sample, pair)
 
         work = self._evaluation.run_one(lambda: question.opened(number), ask)
         answered = asyncio.wrap_future(self._engines.submit(work))
@@ -151,18 +148,20 @@ class Service:
         self.metrics.request_s.labels(trace.exit).observe(loop.time() - began)
         yield trace
 
-    async def _ask(self, sample: Sample, pair: Pair) -> Trace:
-        """Run a sample and free its images. vLLM leaves them in reference cycles, which keep their pixels for some
-        time. After a failed or cancelled call a thread of vLLM may still read them, so they are collected instead."""
-        images = [part.pixels for message in sample.question for part in message.content if isinstance(part, Image)]
-        try:
-            trace = await run(sample, pair)
-        except BaseException:
-            self._unclosed += sum(image.width * image.height for image in images)
-            if self._unclosed > self.settings.max_image_megapixels * 1e6:
-                self._unclosed = 0
-                gc.collect()
-            raise
+
+async def _ask(sample: Sample, pair: Pair) -> Trace:
+    """Run a sample and free its images. vLLM leaves them in reference cycles, which would keep them until the garbage
+    collector comes: in the parser of a chat, and in the frames of an error, which have copies too."""
+    images = [part.pixels for message in sample.question for part in message.content if isinstance(part, Image)]
+    try:
+        return await run(sample, pair)
+    except (MaiError, asyncio.CancelledError) as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            cause.__traceback__ = None
+            cause = cause.__cause__ or cause.__context__
+        raise
+    finally:
+        # A thread of vLLM may still read them for a cancelled call. It gets an error then, which nobody waits for.
         for image in images:
             image.close()
-        return trace
