@@ -18,9 +18,9 @@ def app(model_arguments: dict[str, Any]) -> Application:
 
     def build() -> Starlette:
         from lmms_eval_mai import EngineStartError, parse
+        from lmms_eval_mai.serve import Settings
         from lmms_eval_mai.serve.app import App
         from lmms_eval_mai.serve.service import Service
-        from lmms_eval_mai.serve.settings import Settings
 
         deadline = time.monotonic() + START_S
         while True:

@@ -16,7 +16,7 @@ from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
 from lmms_eval_mai.method import files
 from lmms_eval_mai.method.methods import METHODS
 from lmms_eval_mai.run import presets
-from lmms_eval_mai.serve.settings import Settings
+from lmms_eval_mai.serve import Settings
 from lmms_eval_mai.user_input import values_of
 
 LOCAL = ("127.0.0.1", "::1", "localhost")

@@ -20,8 +20,8 @@ from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.redaction import one_line
 from lmms_eval_mai.run.ask import open_image
 from lmms_eval_mai.run.decoding import NextToken
+from lmms_eval_mai.serve import Settings
 from lmms_eval_mai.serve.errors import RequestError, bad_request
-from lmms_eval_mai.serve.settings import Settings
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """Formats that are decoded. Pillow's others start programs or are rare, so they only make attacks easier."""

@@ -19,9 +19,9 @@ from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import sampling
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
+from lmms_eval_mai.serve import Settings
 from lmms_eval_mai.serve.errors import RequestError, to_request_error
 from lmms_eval_mai.serve.question import Question
-from lmms_eval_mai.serve.settings import Settings
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 """Upper limits of the classes of seconds."""

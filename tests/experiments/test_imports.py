@@ -23,7 +23,7 @@ NOT_PUBLIC = {
         "lmms_eval_mai.run.engines",
         "lmms_eval_mai.run.evaluation",
     },  # a planned run goes through the scheduler of a real one
-    "ray": {"lmms_eval_mai.serve.app", "lmms_eval_mai.serve.service", "lmms_eval_mai.serve.settings"},
+    "ray": {"lmms_eval_mai.serve", "lmms_eval_mai.serve.app", "lmms_eval_mai.serve.service"},
 }
 """Experiment -> the other modules that it imports."""
 

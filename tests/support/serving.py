@@ -20,9 +20,9 @@ from PIL import Image
 from support.pope_scripts import records
 
 from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.serve import Settings
 from lmms_eval_mai.serve.server import bind, serve, server_of
 from lmms_eval_mai.serve.service import Service
-from lmms_eval_mai.serve.settings import Settings
 
 Records = list[dict[str, Any]]
 
