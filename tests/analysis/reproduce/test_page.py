@@ -26,7 +26,7 @@ def test_model_arguments_of_every_command_are_accepted() -> None:
 
 def test_arguments_named_alone_are_accepted_by_a_run_that_can_use_them() -> None:
     found = [text for text in code(r"[a-z_]+=\S+") if not text.startswith(("pair=", "method=", "engine="))]
-    assert {"chartqa_match=relaxed", "sparse_delta=0.8"} <= set(found)
+    assert {"chartqa_match=relaxed", "sparse_layer=12"} <= set(found)
     for argument in found:
         engine = "transformers" if "sparse" in argument else "vllm"
         transfer = ",transfer=sparse" if argument.startswith("sparse_") else ""
