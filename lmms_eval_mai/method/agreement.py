@@ -60,7 +60,7 @@ class Benchmark:
     score: Callable[[str, str], float] | None
     """Gets a parsed answer and the gold answer as lmms-eval logs it. Returns the score, 0 to 1. None: the scorer is not
     known."""
-    agree: Callable[[str, str, AgreementRules], bool] = lambda a, b, rules: a == b
+    same_answer: Callable[[str, str, AgreementRules], bool] = lambda a, b, rules: a == b
     """Returns whether two parsed answers are the same. Must be symmetric."""
     kind: Callable[[Doc], Kind] = lambda doc: "word"
     """Returns the form of a document's answer."""
@@ -126,6 +126,6 @@ def read_answer(benchmark: Benchmark, doc: Doc, text: str) -> str | None:
     return benchmark.parse(extract_answer(text), doc) or None
 
 
-def agree(benchmark: Benchmark, a: str | None, b: str | None, rules: AgreementRules) -> bool:
+def verify(benchmark: Benchmark, a: str | None, b: str | None, rules: AgreementRules) -> bool:
     """Return whether two parsed answers are the same. An answer that does not parse agrees with nothing."""
-    return a is not None and b is not None and benchmark.agree(a, b, rules)
+    return a is not None and b is not None and benchmark.same_answer(a, b, rules)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lmms_eval_mai.contract import CallPrompt, Side
-from lmms_eval_mai.method.agreement import AgreementRules, Benchmark, agree
+from lmms_eval_mai.method.agreement import AgreementRules, Benchmark, verify
 from lmms_eval_mai.method.methods import DEFAULT_CONFIDENCE, IN_TWO_STAGES, Ask, Method, Stop, asks_of, prompt_of
 from lmms_eval_mai.method.prompts import Variant
 
@@ -40,7 +40,7 @@ class Verifier:
         sure."""
         if stop.agree:
             first, second = (answers[name].parsed for name in stop.agree)
-            if not agree(self.benchmark, first, second, self.rules):
+            if not verify(self.benchmark, first, second, self.rules):
                 return False
         if not stop.sure:
             return True

@@ -75,11 +75,11 @@ def test_a_replay_does_what_the_steps_say(two_stage: tuple[str, World, Runs], me
 
 
 def relaxed(a: str, b: str) -> bool:
-    return BENCHMARKS["chartqa"].agree(a, b, AgreementRules(chartqa_match="relaxed"))
+    return BENCHMARKS["chartqa"].same_answer(a, b, AgreementRules(chartqa_match="relaxed"))
 
 
 def close(threshold: float) -> Any:
-    return lambda a, b: BENCHMARKS["infovqa_val"].agree(a, b, AgreementRules(threshold, "anls"))
+    return lambda a, b: BENCHMARKS["infovqa_val"].same_answer(a, b, AgreementRules(threshold, "anls"))
 
 
 def anls(threshold: float) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lmms_eval_mai.method.agreement import AgreementRules, Benchmark, agree, read_answer
+from lmms_eval_mai.method.agreement import AgreementRules, Benchmark, read_answer, verify
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
 
 RULES = AgreementRules()
@@ -40,4 +40,4 @@ DOCS: dict[str, list[dict[str, Any]]] = {
 
 def texts_agree(benchmark: Benchmark, doc: dict[str, Any], a: str, b: str, rules: AgreementRules) -> bool:
     """Return whether the answers in two models' texts agree."""
-    return agree(benchmark, *(read_answer(benchmark, doc, text) for text in (a, b)), rules)
+    return verify(benchmark, *(read_answer(benchmark, doc, text) for text in (a, b)), rules)

@@ -17,7 +17,7 @@ from lmms_eval_mai.analysis.report import Estimate
 from lmms_eval_mai.analysis.runs import metrics
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.other_methods import has_rules, replay_of
-from lmms_eval_mai.analysis.runs.replay import CallsByName, agree, call_names, replay, tokens
+from lmms_eval_mai.analysis.runs.replay import CallsByName, call_names, replay, tokens, verify_each
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, benchmark_of
@@ -193,7 +193,9 @@ def _scored_by_baseline(run: FinishedRun, frames: CallsByName, promise: Promise)
         return frames
     answers = frames[last].parsed
     return {
-        name: frame.assign(score=1.0 if name == last else agree(run.benchmark, frame.parsed, answers, run.rules) * 1.0)
+        name: frame.assign(
+            score=1.0 if name == last else verify_each(run.benchmark, frame.parsed, answers, run.rules) * 1.0
+        )
         for name, frame in frames.items()
     }
 

@@ -17,8 +17,7 @@ import pandas as pd
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.setups import Setup
 from lmms_eval_mai.contract import SIDES
-from lmms_eval_mai.method.agreement import AgreementRules
-from lmms_eval_mai.method.agreement import agree as agree_two
+from lmms_eval_mai.method.agreement import AgreementRules, verify
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import Method, Stop
 from lmms_eval_mai.method.walk import AskCalls, Verifier, calls_of, walk
@@ -157,10 +156,10 @@ def _lacks_probability(answers: Collection[FinishedCall]) -> bool:
     return len(readable) > 0 and all(answer.answer_logprob is None for answer in readable)
 
 
-def agree(benchmark: str, a: pd.Series, b: pd.Series, rules: AgreementRules) -> pd.Series:
+def verify_each(benchmark: str, a: pd.Series, b: pd.Series, rules: AgreementRules) -> pd.Series:
     """Return whether two parsed answers agree, for each document."""
     record, pairs = benchmark_of(benchmark), zip(a, b, strict=True)
-    flags = [isinstance(x, str) and isinstance(y, str) and agree_two(record, x, y, rules) for x, y in pairs]
+    flags = [isinstance(x, str) and isinstance(y, str) and verify(record, x, y, rules) for x, y in pairs]
     return pd.Series(flags, index=a.index, dtype=bool)
 
 
