@@ -18,7 +18,6 @@ SWITCH = "enable_thinking"
 MARKS = (
     ("<think>", "</think>"),
     ("<|channel>thought", "<channel|>"),  # Gemma 4
-    ("<analysis>", "</analysis>"),
     ("◁think▷", "◁/think▷"),  # Kimi-VL
 )
 """The texts before and after a thinking. Many templates put the first one into the prompt."""

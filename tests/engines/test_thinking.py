@@ -33,7 +33,6 @@ SPLITS: list[tuple[str, str, str | None, str]] = [
     ("<think>red and", "stop", "red and", ""),
     ("<|channel>thought\nred\n<channel|>[[Yes]]", "stop", "red", "[[Yes]]"),
     ("<|channel>thought\nred and", "stop", "red and", ""),
-    ("<analysis>red</analysis>[[Yes]]", "stop", "red", "[[Yes]]"),
     ("<|channel>thought\na </think> is a mark<channel|>[[Yes]]", "stop", "a </think> is a mark", "[[Yes]]"),
     ("[[Yes]]", "stop", None, "[[Yes]]"),
     ("red and", "length", "red and", ""),
