@@ -15,7 +15,7 @@ import pytest
 from PIL import Image as PilImage
 from support.logs import logged
 
-from lmms_eval_mai.contract import AttentionRequest, Call, CallKey, Image, Message, Prompt, Sampling, TokenWeights
+from lmms_eval_mai.contract import CALL, AttentionRequest, Call, CallKey, Image, Message, Prompt, Sampling, TokenWeights
 from lmms_eval_mai.errors import StoreError
 from lmms_eval_mai.run.store import Store
 
@@ -77,6 +77,8 @@ def test_a_call_is_read_as_it_was_written(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert (found(store, prompt()), found(store, prompt(1)), found(store, prompt(2))) == (full, call(1), None)
     store.close()
+    of_an_earlier_version = CALL.dump_python(full, mode="json") | {"target_calls": 2}
+    assert CALL.validate_python(of_an_earlier_version) == full
 
 
 def test_another_model_prompt_image_decoding_name_or_document_is_another_call(tmp_path: Path) -> None:
