@@ -10,12 +10,10 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3VLForConditionalGeneration
 
-from lmms_eval_mai.harness.shapes import LETTERS
-
 from .checkpoint import SIZES
 from .network import IMAGE_TOKENS, patches_of
 from .samples import Sample, Thought, draw_images, draw_sample, transfer_samples
-from .shapes import CELL, COLOURS, SHAPES, SIDE, Cells, Question, matches
+from .shapes import CELL, COLOURS, LETTERS, SHAPES, SIDE, Cells, Question, matches
 
 COLOUR_WORDS, SHAPE_WORDS = (*COLOURS, "empty"), (*SHAPES, "cell")
 GROUPS = 6

@@ -5,10 +5,9 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, normalize
 from transformers import PreTrainedTokenizerFast
 
-from lmms_eval_mai.harness.shapes import LETTERS
-
 from .batches import COLOUR_WORDS, SHAPE_WORDS, Batch
 from .network import IMAGE_TOKENS, Network
+from .shapes import LETTERS
 
 CELL_WEIGHT, PLACE_WEIGHT, OPTION_WEIGHT = 0.5, 3.0, 0.2
 

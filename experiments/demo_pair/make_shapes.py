@@ -18,9 +18,8 @@ import yaml
 from datasets import Dataset, Features, Image, Value
 
 from experiments.demo_pair.questions import ask
-from experiments.demo_pair.shapes import draw, random_cells
+from experiments.demo_pair.shapes import LETTERS, draw, random_cells
 from experiments.demo_pair.thinking import solve
-from lmms_eval_mai.harness.shapes import LETTERS
 
 TASKS = Path(__file__).resolve().parents[2] / "task_configs" / "shapes"
 SEED = "shapes test 3"

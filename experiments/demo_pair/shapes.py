@@ -12,8 +12,6 @@ from typing import Literal
 import numpy as np
 from PIL import Image, ImageDraw
 
-from lmms_eval_mai.harness.shapes import LETTERS
-
 SIDE, CELL = 3, 32
 COLOURS = {"red": (214, 48, 49), "green": (39, 158, 79), "blue": (41, 98, 217), "yellow": (232, 190, 36)}
 SHAPES = ("circle", "square", "triangle", "cross", "diamond", "ring")
@@ -26,6 +24,8 @@ SIZES = 9, 22
 """The smallest and the largest size of a shape in px."""
 LINES, DOTS = 3, 0.05
 """Lines over an image, and the share of its pixels that are covered by dots."""
+LETTERS = "ABCD"
+"""The letters of the options."""
 MOVES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 LEADS = {"red": "up", "green": "down", "blue": "left", "yellow": "right"}
 """The move to which the colour of a shape leads on a path."""

@@ -6,9 +6,7 @@ Steps are small enough for a network of a few layers: one cell, one count or one
 import random
 from dataclasses import dataclass
 
-from lmms_eval_mai.harness.shapes import LETTERS
-
-from .shapes import EMPTY, KINDS, LEADS, ORDINALS, SHAPES, SIDE, Cells, Question, count, matches, walk
+from .shapes import EMPTY, KINDS, LEADS, LETTERS, ORDINALS, SHAPES, SIDE, Cells, Question, count, matches, walk
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,17 @@ def two_stage_messages(
     return _messages(benchmark, doc, ending), False, previous_output, previous_round_info
 
 
+def shapes_doc_to_visual(doc: Doc) -> list[Any]:
+    """Return the only image of a document of the demo's benchmark, 96 x 96 px."""
+    return [doc["image"].convert("RGB")]
+
+
+def shapes_doc_to_text(doc: Doc, lmms_eval_specific_kwargs: Mapping[str, Any]) -> str:
+    """Return the question, its options if it has any, and the instruction, each on its own line."""
+    options = [f"{letter}. {doc[letter]}" for letter in "ABCD" if doc[letter]]
+    return "\n".join([doc["question"], *options]) + str(lmms_eval_specific_kwargs["post_prompt"])
+
+
 class AnswerFilter(Filter):
     """Extracts the answer that lmms-eval scores: the content of the last `[[...]]`, or the whole text without brackets.
     The cascade's verification extracts it with the same function."""

@@ -276,7 +276,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         ),
         Benchmark(
             "shapes",
-            "lmms_eval_mai.harness.shapes.shapes",
+            "lmms_eval_mai.harness.tasks.shapes",
             _parse_shapes,
             _score_shapes,
             kind=_letter_if(lambda doc: [letter for letter in "ABCD" if _is_given(doc.get(letter))]),

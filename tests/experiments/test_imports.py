@@ -10,7 +10,6 @@ ROOT = Path(__file__).resolve().parents[2]
 METHOD = "lmms_eval_mai.method"
 """The method, which is documented equation by equation."""
 NOT_PUBLIC = {
-    "demo_pair": {"lmms_eval_mai.harness.shapes"},  # the benchmark of the demo pair
     "promise": {
         "lmms_eval_mai.analysis",
         "lmms_eval_mai.analysis.calibrate.choice",
