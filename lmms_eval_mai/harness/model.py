@@ -7,8 +7,9 @@ calls once, before it scores. Inside a `with` block they stay up for the next `s
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from typing import Any, Self
 
 import torch
@@ -18,7 +19,7 @@ from lmms_eval.api.model import lmms
 from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.harness.command import report_errors_to_user
 from lmms_eval_mai.harness.image_groups import grouped_by_image
-from lmms_eval_mai.harness.requests import Request, check, check_task, instruction_of, open_sample, read_requests
+from lmms_eval_mai.harness.requests import Request, check, open_sample, read_requests
 from lmms_eval_mai.harness.results import add_repeats, fill_throughput, fill_usage, result, rounds_result
 from lmms_eval_mai.harness.saved import Results, check_output_path
 from lmms_eval_mai.harness.totals import Totals, final_table
@@ -33,24 +34,16 @@ from lmms_eval_mai.user_input import values_of
 
 
 class CascadeModel(lmms):
-    """The paper's cascade as an evaluated model, on engines that others may use too."""
+    """The paper's cascade as an evaluated model."""
 
     is_simple = False
 
-    def __init__(
-        self,
-        engines: Engines,
-        config: Config,
-        store: Store | None = None,
-        keeps_engines: bool = True,
-        prints_table: bool = True,
-    ) -> None:
-        """`store`: as for `Evaluation`. `keeps_engines`: the engines stay up after an evaluation, and the caller stops
-        them. `prints_table`: an evaluation ends with its final table. Raises `ArgumentError` or `StoreError`."""
+    def __init__(self, engines: Engines, config: Config, store: Store | None = None) -> None:
+        """`store`: one that several runs share, and their engines too. Then the caller stops the engines, and prints
+        the tables of all runs. Raises `ArgumentError` or `StoreError`."""
         super().__init__()
         self.config = config
-        self._engines, self._store, self._keeps_engines = engines, store, keeps_engines
-        self._prints_table = prints_table
+        self._engines, self._store, self._keeps_engines = engines, store, store is not None
         self._evaluation = Evaluation(engines, config, store)
         """The evaluation that is under way or comes next."""
         self._results: Results | None = None
@@ -94,28 +87,25 @@ class CascadeModel(lmms):
         with report_errors_to_user(evaluation.resume_hint), self._stopped_on_error():
             requests = read_requests(instances)
             todo = [request for request in requests if not request.is_padding]
-            check(requests, self.task_dict, self.config, tell=self.rank == 0)
+            samplings = check(requests, self.task_dict, self.config, tell=self.rank == 0)
             if requests and self.rank == 0:  # it alone writes results
                 check_output_path(requests[0].task_object, self.config)
             keys = [(request.task, request.doc_id, request.repeat) for request in todo]
             decoding: dict[str, Any] = {request.task: request.gen_kwargs for request in requests}
-            decoding["--system_instruction"] = [instruction_of(request) for request in requests[:1]]
-            # The arguments are those of the task, and the seed is that of the repeat.
-            samplings = {(one.task, one.repeat): check_task(one, self.config) for one in _one_of_each(todo)}
+            decoding["--system_instruction"] = [request.system_instruction for request in requests[:1]]
 
             def open_(index: int) -> Sample:
                 request = todo[index]
                 return open_sample(request, self.task_dict, samplings[request.task, request.repeat])
 
-            pool = ThreadPoolExecutor(1)  # for the time in which the engines start
-            places = [(request.task, request.split, request.doc_id) for request in todo]
-            grouped = pool.submit(grouped_by_image, places, self.task_dict) if self.config.group_images else None
-            pool.shutdown(wait=False)
-            order = None if grouped is None else grouped.result
+            order = None
+            if self.config.group_images:  # while the engines start
+                places = [(request.task, request.split, request.doc_id) for request in todo]
+                order = ThreadPoolExecutor(1).submit(grouped_by_image, places, self.task_dict).result
             outcomes = evaluation.answer(keys, open_, decoding, self.rank, self.world_size, order)
         fill_usage(outcomes, self.config)
         exclude_from_scoring(
-            [request for request, outcome in zip(todo, outcomes, strict=True) if isinstance(outcome, SampleError)]
+            one for one, outcome in zip(todo, outcomes, strict=True) if isinstance(outcome, SampleError)
         )
         left = iter(outcomes)
         return [(request, None if request.is_padding else next(left)) for request in requests]
@@ -141,13 +131,12 @@ class CascadeModel(lmms):
             else:
                 evaluation.stop()
             totals = of_all_ranks(counted, self.world_size)
-            shown = ""
+            table = ""
             if totals.counts or totals.failures.count:
                 fill_throughput(totals)
-                shown = final_table(totals, self.config) if self._prints_table else ""
+                table = final_table(totals, self.config) if self._store is None else ""
             if self.rank == 0:
-                backend = f"{type(self).__module__}.{type(self).__name__} "
-                self._results = Results(evaluation, backend, shown)
+                self._results = Results(evaluation, f"{type(self).__module__}.{type(self).__name__} ", table)
             follow_tracker(self._results)
             super().clean()
 
@@ -184,7 +173,7 @@ class MaiCascade(CascadeModel):
         samples at the same time. Raises `ArgumentError`, `EngineUnavailable`, `EngineStartError` or `StoreError`."""
         with report_errors_to_user():
             config = parse(arguments)
-            super().__init__(Engines(config), config, keeps_engines=False)
+            super().__init__(Engines(config), config)
 
     @classmethod
     def create_from_arg_string(cls, arg_string: Any, additional_config: dict[str, Any] | None = None) -> Self:
@@ -205,16 +194,11 @@ class MaiCascade(CascadeModel):
         self.close()
 
 
-def _one_of_each(requests: Sequence[Request]) -> Iterable[Request]:
-    """Return one request of each task and repeat."""
-    return {(request.task, request.repeat): request for request in requests}.values()
-
-
-def exclude_from_scoring(failed: Sequence[Request]) -> None:
+def exclude_from_scoring(failed: Iterable[Request]) -> None:
     """Remove samples without an answer from their tasks. lmms-eval skips documents that have no request (evaluator.py,
     "a partial rerun can leave a document ... without any corresponding requests")."""
-    excluded = {id(request.instance) for request in failed}
-    for task in {id(request.task_object): request.task_object for request in failed}.values():
+    for task, requests in groupby(failed, key=lambda request: request.task_object):
+        excluded = {id(request.instance) for request in requests}
         task._instances = [instance for instance in task._instances if id(instance) not in excluded]
 
 

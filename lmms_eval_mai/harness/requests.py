@@ -6,7 +6,6 @@ and the transfer, its format sentence is removed from the question, because the 
 
 import contextlib
 import itertools
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,39 +25,34 @@ from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import ignored_arguments, sampling, unusual
 
-_INSTRUCTIONS: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
-"""Task -> its system instruction."""
 _REMEDY = "Repair the dataset or the task, or allow failed samples with max_errors=N to score without them."
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request of lmms-eval, and the prompt of its task. Without a variant, it is another lmms-eval task with a
-    prompt of its own."""
+    """One request of lmms-eval. Without a variant, its task is another lmms-eval task with a prompt of its own."""
 
     instance: Any
-    context: Any
+    repeat: int
+    """Its number among the copies of the document, from 0."""
+    system_instruction: str
     doc_to_messages: Any
     """A method of the task."""
     gen_kwargs: dict[str, Any]
     doc_id: int
     task: str
     split: str
-    repeat: int
-    """Its number among the copies of the document, from 0."""
-    benchmark: Benchmark
-    variant: Variant | None
-    two_stage: bool
+    benchmark: Benchmark = GENERIC
+    variant: Variant | None = None
+    two_stage: bool = False
 
     @property
     def task_object(self) -> Any:
-        """lmms-eval's task."""
         return self.doc_to_messages.__self__
 
     @property
     def is_padding(self) -> bool:
-        """Whether it is a copy that lmms-eval adds so that all ranks have the same number of requests. lmms-eval drops
-        its answer."""
+        """Whether lmms-eval adds this copy so that all ranks have the same number of requests, and drops its answer."""
         return bool((self.instance.metadata or {}).get("__padding_only__"))
 
 
@@ -66,14 +60,16 @@ def read_requests(instances: Iterable[Any]) -> list[Request]:
     """Return what lmms-eval tells of its requests (`Instance.args` for chat models, lmms_eval/api/task.py). For
     repeats, lmms-eval lists the same object several times in a row. Raises `ArgumentError` for a task that cannot be
     answered, or whose metadata has an unknown name."""
+    instructions: dict[str, str] = {}
     return [
-        _request(instance, repeat)
+        _request(instance, repeat, instructions)
         for _, same in itertools.groupby(instances, key=id)
         for repeat, instance in enumerate(same)
     ]
 
 
-def _request(instance: Any, repeat: int) -> Request:
+def _request(instance: Any, repeat: int, instructions: dict[str, str]) -> Request:
+    """`instructions`: the system instruction of each task that was read before."""
     context, doc_to_messages, gen_kwargs, doc_id, task, split = instance.args[:6]
     if doc_to_messages is None:
         raise ArgumentError(
@@ -85,10 +81,12 @@ def _request(instance: Any, repeat: int) -> Request:
             f"Leave out task {task}: mai_cascade can answer neither generate_until_agentic requests nor those "
             "for models without chats."
         )
-    fields = (instance, context, doc_to_messages, gen_kwargs, doc_id, task, split, repeat)
+    if task not in instructions:
+        instructions[task] = _system_instruction(doc_to_messages.__self__, context, doc_id)
+    fields = (instance, repeat, instructions[task], doc_to_messages, gen_kwargs, doc_id, task, split)
     mai = (instance.metadata or {}).get("mai")
     if mai is None:
-        return Request(*fields, GENERIC, None, False)
+        return Request(*fields)
     if not isinstance(mai, Mapping) or mai.get("benchmark") not in BENCHMARKS or mai.get("variant") not in VARIANTS:
         raise ArgumentError(
             f"Task {task} has metadata mai={mai}: it must name a benchmark ({', '.join(BENCHMARKS)}) and a variant "
@@ -97,16 +95,33 @@ def _request(instance: Any, repeat: int) -> Request:
     return Request(*fields, BENCHMARKS[mai["benchmark"]], *VARIANTS[mai["variant"]])
 
 
-def check(requests: Sequence[Request], documents: Mapping[str, Any], config: Config, tell: bool) -> None:
-    """Refuse tasks and decoding arguments that cannot work, before the engines start. Raises `ArgumentError`.
-    `documents`: the model's `task_dict`. `tell`: log how the prompts of other lmms-eval tasks are used."""
+def _system_instruction(task: Any, context: Any, doc_id: int) -> str:
+    """Return the text of `--system_instruction`; empty without it. lmms-eval only puts it before the document's text in
+    the context (`fewshot_context`, lmms_eval/api/task.py), and it fails there if the task has a description."""
+    text = task.doc_to_text(task.eval_docs_no_media[doc_id])
+    has_instruction = isinstance(text, str) and not task.config.description and context.endswith(text)
+    return str(context.removesuffix(text)) if has_instruction else ""
+
+
+def check(
+    requests: Sequence[Request], documents: Mapping[str, Any], config: Config, tell: bool
+) -> dict[tuple[str, int], Mapping[CallPrompt, Sampling]]:
+    """Return how the calls of each task and repeat are decoded. Refuse what cannot work before the engines start:
+    raises `ArgumentError`. `documents`: the model's `task_dict`. `tell`: log how the prompts of other lmms-eval tasks
+    are used."""
     if usage_metrics._BUDGET is not None:  # nothing public tells the budget
         raise ArgumentError(
             f"--max_tokens {usage_metrics._BUDGET} cannot be used: mai_cascade runs many samples at the same time and "
             "does not stop at a number of tokens. Use --limit, or max_new_tokens=N for each call."
         )
-    for name, request in {request.task: request for request in reversed(requests)}.items():
-        decoding = check_task(request, config)
+    samplings: dict[tuple[str, int], Mapping[CallPrompt, Sampling]] = {}
+    for request in requests:
+        name, repeat = request.task, request.repeat
+        if (name, repeat) in samplings:
+            continue
+        samplings[name, repeat] = decoding = check_task(request, config)
+        if repeat:
+            continue
         if ignored := ignored_arguments(request.gen_kwargs):
             logger.warning(f"{name}: mai_cascade ignores {', '.join(ignored)}, as lmms-eval's vllm model does.")
         if tell and request.variant is None and any(ask.prompt != "task" for ask in config.method.asks):
@@ -118,6 +133,7 @@ def check(requests: Sequence[Request], documents: Mapping[str, Any], config: Con
                     "thinking and the transfer, the paper's prompts "
                     + (f'replace its "{sentence}".' if sentence else "follow it, as no format sentence was found.")
                 )
+    return samplings
 
 
 def check_task(request: Request, config: Config) -> dict[CallPrompt, Sampling]:
@@ -138,17 +154,6 @@ def check_task(request: Request, config: Config) -> dict[CallPrompt, Sampling]:
     return sampling(request.gen_kwargs, config, request.variant is not None, request.repeat)
 
 
-def instruction_of(request: Request) -> str:
-    """Return the text of `--system_instruction`; empty without it. lmms-eval only puts it before the document's text in
-    the context (`fewshot_context`, lmms_eval/api/task.py), and it fails there if the task has a description."""
-    task = request.task_object
-    if task not in _INSTRUCTIONS:  # one for all documents of a task
-        context, text = request.context, task.doc_to_text(task.eval_docs_no_media[request.doc_id])
-        has_instruction = isinstance(text, str) and not task.config.description and context.endswith(text)
-        _INSTRUCTIONS[task] = str(context.removesuffix(text)) if has_instruction else ""
-    return _INSTRUCTIONS[task]
-
-
 def open_sample(request: Request, documents: Mapping[str, Any], decoding: Mapping[CallPrompt, Sampling]) -> Sample:
     """Fetch the document, decode its images and build the chat. This blocks, so run it in a thread. Raises
     `UnreadableImage`, or another `SampleError` if the document holds something that the cascade does not support
@@ -158,7 +163,7 @@ def open_sample(request: Request, documents: Mapping[str, Any], decoding: Mappin
     with _document_errors(where):
         doc = documents[request.task][request.split][request.doc_id]
         prompt = _messages(request.doc_to_messages(doc), where)
-        if instruction := instruction_of(request):  # as with lmms-eval's models, the task's own system message goes
+        if instruction := request.system_instruction:  # as with lmms-eval's models, the task's own system message goes
             prompt = (Message("system", (instruction,)), *(one for one in prompt if one.role != "system"))
         if variant:  # without the instruction, the last text of our tasks: every stage has its own
             question = (*prompt[:-1], Message("user", prompt[-1].content[:-1]))
@@ -232,8 +237,7 @@ def _content_part(part: Mapping[str, Any], where: str) -> ContentPart:
 def format_sentence(doc_to_messages: Any, prompt: tuple[Message, ...]) -> str:
     """Return the sentence that the task of this method puts at the end of this prompt; empty if none is found: the
     `post_prompt`, `multiple_choice_prompt` or the like in the task's `lmms_eval_specific_kwargs`."""
-    task = getattr(doc_to_messages, "__self__", None)
-    options = getattr(task, "lmms_eval_specific_kwargs", None) or {}
+    options = getattr(doc_to_messages.__self__, "lmms_eval_specific_kwargs", None) or {}
     end = prompt[-1].content[-1] if prompt[-1].content else None
     sentences = [
         value.strip()

@@ -70,7 +70,7 @@ def _run_models(runs: Sequence[PlannedRun], tasks: Any, options: Options, output
             logger.info(f"Run {number} of {len(runs)} of {models.name}: {run.name}.")
             engines.clear_caches()
             store.run = run.name
-            model = CascadeModel(engines, parse(models.arguments_of(run.method)), store=store, prints_table=False)
+            model = CascadeModel(engines, parse(models.arguments_of(run.method)), store)
             unfinished, folder = output / "unfinished", output / run.name
             shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
             _evaluate(run, model, tasks, _parse(options.command(run, unfinished)), folder)
