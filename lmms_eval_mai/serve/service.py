@@ -156,10 +156,10 @@ async def _ask(sample: Sample, pair: Pair) -> Trace:
     try:
         return await run(sample, pair)
     except (MaiError, asyncio.CancelledError) as error:
-        cause: BaseException | None = error
-        while cause is not None:
-            cause.__traceback__ = None
-            cause = cause.__cause__ or cause.__context__
+        errors: list[BaseException] = [error]
+        for one in errors:
+            one.__traceback__ = None
+            errors += (other for other in (one.__cause__, one.__context__) if other and other not in errors)
         raise
     finally:
         # A thread of vLLM may still read them for a cancelled call. It gets an error then, which nobody waits for.
