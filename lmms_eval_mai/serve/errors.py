@@ -55,12 +55,10 @@ def bad_request(message: str, param: str | None = None, code: str = "invalid_val
 
 def wrong_path(request: Request, error: HTTPException) -> RequestError:
     """Return the error about a path or a method that does not exist."""
-    path = one_line(request.url.path)[:100]
-    if error.headers:
-        text = f"{path} does not take {request.method}. Send {error.headers['Allow']}."
-        return RequestError(405, text, "method_not_allowed", headers=error.headers)
-    paths = ", ".join(route.path for route in request.app.routes)
-    return RequestError(404, f"This server has no path {path}. It has {paths}.", "not_found")
+    paths = ", ".join(f"{'/'.join(sorted(route.methods))} {route.path}" for route in request.app.routes)
+    text = f"The server has no {request.method} {one_line(request.url.path)[:100]}. It has {paths}."
+    code = "method_not_allowed" if error.status_code == 405 else "not_found"
+    return RequestError(error.status_code, text, code, headers=error.headers or {})
 
 
 def to_request_error(error: Exception) -> RequestError:

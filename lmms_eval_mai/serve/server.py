@@ -22,8 +22,8 @@ WATCH_S = 0.5
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket for this address. It is bound before the engines start, so that a port in use is found at once.
-    Clients that connect before the engines are ready wait. Raises `ArgumentError`."""
+    """Return a socket for this address. A port in use is found so before the engines start, and clients wait until
+    they are ready. Raises `ArgumentError`."""
     try:
         bound = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
@@ -49,8 +49,7 @@ def serve_until_stopped(service: Service, bound: socket.socket) -> None:
         address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         logger.info(
             f"mai_cascade: serving {service.settings.model_name} on {address}/v1: {service.config.max_open_samples} "
-            f"requests at the same time, and up to {service.settings.max_queue} that wait. Ctrl-C or SIGTERM stops the "
-            "server after the requests in flight are answered."
+            f"requests at the same time, and up to {service.settings.max_queue} that wait. Ctrl-C or SIGTERM stops it."
         )
         asyncio.run(serve(service, server_of(service), bound))
     finally:
