@@ -6,13 +6,12 @@ SIGTERM and Ctrl-C stop the server after the requests in flight are answered.
 import argparse
 import os
 import signal
-import sys
 from pathlib import Path
-from types import FrameType
 
-from lmms_eval_mai.cli.terminal import log_to_terminal
+from lmms_eval_mai.cli.terminal import log_to_terminal, tell
 from lmms_eval_mai.engines.arguments import read
 from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
+from lmms_eval_mai.harness.command import SignalReceived, signals_raise
 from lmms_eval_mai.method import files
 from lmms_eval_mai.method.methods import METHODS
 from lmms_eval_mai.run import presets
@@ -62,27 +61,16 @@ def main(given: argparse.Namespace) -> int:
             f"mai_cascade: --host {given.host} lets other machines ask this server, and no key is needed. Give "
             "--api_key_env to require one."
         )
-    # Without a handler, SIGTERM would end the process at once, and the engines only some time later.
-    signal.signal(signal.SIGTERM, _stop)
     service = Service(parse(arguments), values_of("--gen_kwargs", given.gen_kwargs), settings)
     try:
-        with bind(given.host, given.port) as bound:
+        # Without a handler, SIGTERM would end the process at once, and the engines only some time later.
+        with signals_raise(signal.SIGTERM), bind(given.host, given.port) as bound:
             serve_until_stopped(service, bound)
-    except Terminated:
-        if service.is_ready:
-            return 0
-        print("lmms-eval-mai: stopped by SIGTERM before the server was ready.", file=sys.stderr)
-        return 128 + signal.SIGTERM
+    except SignalReceived:
+        if not service.is_ready:
+            tell("stopped by SIGTERM before the server was ready.")
+            return 128 + signal.SIGTERM
     return 0
-
-
-class Terminated(BaseException):
-    """Raised in the main thread at the first SIGTERM, so that the engines are stopped."""
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the engines must be stopped in peace
-    raise Terminated
 
 
 def settings_of(given: argparse.Namespace, pair: str | None) -> Settings:

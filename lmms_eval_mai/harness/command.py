@@ -24,7 +24,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class SignalReceived(BaseException):
-    """Raised in the main thread when one of `SIGNALS` arrives. Its argument is the number of the signal."""
+    """A signal arrived. Raised in the main thread with the number of the signal."""
 
 
 def configurations() -> int:
@@ -46,7 +46,7 @@ def configurations() -> int:
 def report_errors_to_user(hint: Callable[[], str] = lambda: "") -> Iterator[None]:
     """Turn errors and signals inside the block into messages and exit codes. `hint` returns what to do next, or an
     empty text; it is called after the error."""
-    with _signals_raise():
+    with signals_raise(*SIGNALS):
         try:
             yield
         except (Exception, KeyboardInterrupt, SignalReceived) as error:
@@ -55,7 +55,6 @@ def report_errors_to_user(hint: Callable[[], str] = lambda: "") -> Iterator[None
 
 
 def _report(error: BaseException, hint: str) -> None:
-    """Print a message and end the process, or return so that the error is raised."""
     text, code = f"{error}\n", 1  # it may end with lines of a log
     if isinstance(error, KeyboardInterrupt):
         text, code = "stopped by Ctrl-C. ", 130
@@ -74,10 +73,11 @@ def _report(error: BaseException, hint: str) -> None:
 
 
 @contextlib.contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Raise `SignalReceived` inside the block. A handler that the user or `nohup` has set stays."""
+def signals_raise(*signals: int) -> Iterator[None]:
+    """Raise `SignalReceived` if one of these signals arrives inside the block. A second one is ignored, so that engines
+    can be stopped. A handler that the user or `nohup` has set stays."""
     main = threading.current_thread() is threading.main_thread()
-    ours = [number for number in SIGNALS if main and signal.getsignal(number) == signal.SIG_DFL]
+    ours = [number for number in signals if main and signal.getsignal(number) == signal.SIG_DFL]
     for number in ours:
         signal.signal(number, _raise_signal_received)
     try:
@@ -88,4 +88,5 @@ def _signals_raise() -> Iterator[None]:
 
 
 def _raise_signal_received(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)
     raise SignalReceived(number)

@@ -1,7 +1,5 @@
-"""Loads tasks of lmms-eval with their documents, as an evaluation with this model does it.
-
-lmms-eval's tasks are imported at the first use: that takes ten seconds, and wrong arguments should be refused before.
-"""
+"""Loads tasks of lmms-eval with their documents, as an evaluation with this model does it. lmms-eval's tasks are
+imported at the first use, which takes ten seconds: wrong arguments should be refused before."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -19,10 +17,10 @@ def task_manager(names: Collection[str], include_path: str | None = None) -> Any
     the user nor this package has files of these names. Raises `ArgumentError` for an unknown name and for a group."""
     from lmms_eval.tasks import TaskManager
 
-    folders = [folder for folder in (include_path, str(task_dir())) if folder]
-    folders = [folder for folder in folders if {path.stem for path in Path(folder).rglob("*.yaml")} >= set(names)]
-    if folders:
-        manager = TaskManager(include_path=folders[0], include_defaults=False, model_name=MODEL_ID)
+    for folder in (include_path, str(task_dir())):
+        if folder and {path.stem for path in Path(folder).rglob("*.yaml")} >= set(names):
+            manager = TaskManager(include_path=folder, include_defaults=False, model_name=MODEL_ID)
+            break
     else:
         install()  # makes our tasks visible
         manager = TaskManager(include_path=include_path, model_name=MODEL_ID)

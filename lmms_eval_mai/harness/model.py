@@ -1,8 +1,7 @@
 """The model `mai_cascade`: takes lmms-eval's requests and returns its results. Holds no part of the algorithm.
 
-All engines that the method uses start when the first requests arrive; padding requests do not start them. The engines
-serve every later call of `generate_until` and `generate_until_multi_round`, and stop in `clean()`, which lmms-eval
-calls once, before it scores. Inside a `with` block they stay up for the next `simple_evaluate`.
+The engines that the method uses start when the first requests arrive that are not padding. They serve every later call,
+and stop in `clean()`, which lmms-eval calls once, before it scores.
 """
 
 import contextlib
@@ -18,10 +17,9 @@ from lmms_eval.api.model import lmms
 
 from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.harness.command import report_errors_to_user
-from lmms_eval_mai.harness.image_groups import grouped_by_image
-from lmms_eval_mai.harness.requests import Request, check, open_sample, read_requests
-from lmms_eval_mai.harness.results import add_repeats, fill_throughput, fill_usage, result, rounds_result
-from lmms_eval_mai.harness.saved import Results, check_output_path
+from lmms_eval_mai.harness.requests import Request, check, grouped_by_image, open_sample, read_requests
+from lmms_eval_mai.harness.results import fill_throughput, fill_usage, results_of, round_texts_of, text_of
+from lmms_eval_mai.harness.saved import SaveWatch, check_output_path
 from lmms_eval_mai.harness.totals import Totals, final_table
 from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.plugin import follow_tracker
@@ -46,8 +44,8 @@ class CascadeModel(lmms):
         self._engines, self._store, self._keeps_engines = engines, store, store is not None
         self._evaluation = Evaluation(engines, config, store)
         """The evaluation that is under way or comes next."""
-        self._results: Results | None = None
-        """The results of the last evaluation, if they may not be saved yet."""
+        self._save_watch: SaveWatch | None = None
+        """Of the last evaluation, if its results may not be saved yet."""
 
     @property
     def device(self) -> torch.device:
@@ -73,13 +71,13 @@ class CascadeModel(lmms):
     apply_chat_template = chat_template
 
     def generate_until(self, requests: list[Instance]) -> list[GenerationResult]:
-        """Return one result per request, in order. The token counts of a result hold the sample's trace."""
-        return add_repeats((request, result(outcome, request)) for request, outcome in self._answer(requests))
+        """Return one result per request. Its token counts hold the sample's trace."""
+        return results_of(self._answer(requests), text_of)
 
     def generate_until_multi_round(self, requests: list[Instance]) -> list[GenerationResult]:
         """Return one result per request of an `_s2` task. The cascade drives the rounds itself; a result holds every
         text of its sample, the answer last."""
-        return add_repeats((request, rounds_result(outcome)) for request, outcome in self._answer(requests))
+        return results_of(self._answer(requests), round_texts_of)
 
     def _answer(self, instances: list[Instance]) -> list[tuple[Request, Outcome | None]]:
         """Return each request with its outcome; None for padding."""
@@ -87,22 +85,22 @@ class CascadeModel(lmms):
         with report_errors_to_user(evaluation.resume_hint), self._stopped_on_error():
             requests = read_requests(instances)
             todo = [request for request in requests if not request.is_padding]
-            samplings = check(requests, self.task_dict, self.config, tell=self.rank == 0)
+            decodings = check(requests, self.task_dict, self.config, tell=self.rank == 0)
             if requests and self.rank == 0:  # it alone writes results
                 check_output_path(requests[0].task_object, self.config)
             keys = [(request.task, request.doc_id, request.repeat) for request in todo]
-            decoding: dict[str, Any] = {request.task: request.gen_kwargs for request in requests}
-            decoding["--system_instruction"] = [request.system_instruction for request in requests[:1]]
+            options: dict[str, Any] = {request.task: request.gen_kwargs for request in requests}
+            options["--system_instruction"] = [request.system_instruction for request in requests[:1]]
 
             def open_(index: int) -> Sample:
                 request = todo[index]
-                return open_sample(request, self.task_dict, samplings[request.task, request.repeat])
+                return open_sample(request, self.task_dict, decodings[request.task, request.repeat])
 
             order = None
             if self.config.group_images:  # while the engines start
-                places = [(request.task, request.split, request.doc_id) for request in todo]
-                order = ThreadPoolExecutor(1).submit(grouped_by_image, places, self.task_dict).result
-            outcomes = evaluation.answer(keys, open_, decoding, self.rank, self.world_size, order)
+                documents = [(request.task, request.split, request.doc_id) for request in todo]
+                order = ThreadPoolExecutor(1).submit(grouped_by_image, documents, self.task_dict).result
+            outcomes = evaluation.answer(keys, open_, options, self.rank, self.world_size, order)
         fill_usage(outcomes, self.config)
         exclude_from_scoring(
             one for one, outcome in zip(todo, outcomes, strict=True) if isinstance(outcome, SampleError)
@@ -120,8 +118,7 @@ class CascadeModel(lmms):
         return self._evaluation
 
     def clean(self) -> None:
-        """End the evaluation: stop the engines unless they are kept, fill lmms-eval's throughput table, and follow the
-        results until they are saved."""
+        """End the evaluation: stop the engines unless they are kept, and follow the results until they are saved."""
         evaluation = self._open_evaluation()  # a new one if no request has reached the model since the last one
         with report_errors_to_user(evaluation.resume_hint):
             counted = Totals.of(evaluation.traces, evaluation.failures, evaluation.resumed)
@@ -136,8 +133,8 @@ class CascadeModel(lmms):
                 fill_throughput(totals)
                 table = final_table(totals, self.config) if self._store is None else ""
             if self.rank == 0:
-                self._results = Results(evaluation, f"{type(self).__module__}.{type(self).__name__} ", table)
-            follow_tracker(self._results)
+                self._save_watch = SaveWatch(evaluation, f"{type(self).__module__}.{type(self).__name__} ", table)
+            follow_tracker(self._save_watch)
             super().clean()
 
     def close(self) -> None:
@@ -147,9 +144,9 @@ class CascadeModel(lmms):
         self._finish()
 
     def _finish(self, failed: bool = False) -> None:
-        if self._results is not None:
-            self._results.finish(failed)
-            self._results = None
+        if self._save_watch is not None:
+            self._save_watch.finish(failed)
+            self._save_watch = None
 
     @contextlib.contextmanager
     def _stopped_on_error(self) -> Iterator[None]:
@@ -168,9 +165,9 @@ class MaiCascade(CascadeModel):
     def __init__(
         self, batch_size: Any = None, max_batch_size: Any = None, device: Any = None, **arguments: Any
     ) -> None:
-        """`batch_size`, `max_batch_size` and `device` are arguments of lmms-eval's own and are ignored: vLLM batches
-        requests itself, and the engines have arguments for their devices. `max_open_samples` limits the number of
-        samples at the same time. Raises `ArgumentError`, `EngineUnavailable`, `EngineStartError` or `StoreError`."""
+        """lmms-eval's own arguments are ignored: vLLM batches requests itself, `max_open_samples` limits the samples at
+        the same time, and the engines have arguments for their devices. Raises `ArgumentError`, `EngineUnavailable`,
+        `EngineStartError` or `StoreError`."""
         with report_errors_to_user():
             config = parse(arguments)
             super().__init__(Engines(config), config)
@@ -205,7 +202,7 @@ def exclude_from_scoring(failed: Iterable[Request]) -> None:
 def of_all_ranks(totals: Totals, world_size: int) -> Totals:
     """Return what all ranks have counted: lmms-eval itself collects only scores and samples. All ranks must call this
     at the same point of the run."""
-    if world_size == 1 or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+    if world_size == 1:
         return totals
     every_rank = [totals] * world_size
     torch.distributed.all_gather_object(every_rank, totals)

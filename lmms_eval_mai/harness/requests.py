@@ -5,11 +5,13 @@ and the transfer, its format sentence is removed from the question, because the 
 """
 
 import contextlib
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import datasets
 import PIL.Image
 from lmms_eval.models.model_utils import usage_metrics
 from loguru import logger
@@ -25,6 +27,9 @@ from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import ignored_arguments, sampling, unusual
 
+ROWS = 32
+"""Documents whose images are in memory at the same time while they are hashed."""
+Decoding = Mapping[CallPrompt, Sampling]
 _REMEDY = "Repair the dataset or the task, or allow failed samples with max_errors=N to score without them."
 
 
@@ -57,9 +62,8 @@ class Request:
 
 
 def read_requests(instances: Iterable[Any]) -> list[Request]:
-    """Return what lmms-eval tells of its requests (`Instance.args` for chat models, lmms_eval/api/task.py). For
-    repeats, lmms-eval lists the same object several times in a row. Raises `ArgumentError` for a task that cannot be
-    answered, or whose metadata has an unknown name."""
+    """Read `Instance.args` for chat models (lmms_eval/api/task.py). For repeats, lmms-eval lists one object several
+    times in a row. Raises `ArgumentError` for a task that cannot be answered or has unknown names in its metadata."""
     instructions: dict[str, str] = {}
     return [
         _request(instance, repeat, instructions)
@@ -105,21 +109,20 @@ def _system_instruction(task: Any, context: Any, doc_id: int) -> str:
 
 def check(
     requests: Sequence[Request], documents: Mapping[str, Any], config: Config, tell: bool
-) -> dict[tuple[str, int], Mapping[CallPrompt, Sampling]]:
-    """Return how the calls of each task and repeat are decoded. Refuse what cannot work before the engines start:
-    raises `ArgumentError`. `documents`: the model's `task_dict`. `tell`: log how the prompts of other lmms-eval tasks
-    are used."""
+) -> dict[tuple[str, int], Decoding]:
+    """Return how the calls of each task and repeat are decoded. `documents`: the model's `task_dict`. `tell`: log how
+    the prompts of other lmms-eval tasks are used. Raises `ArgumentError` for what cannot work."""
     if usage_metrics._BUDGET is not None:  # nothing public tells the budget
         raise ArgumentError(
             f"--max_tokens {usage_metrics._BUDGET} cannot be used: mai_cascade runs many samples at the same time and "
             "does not stop at a number of tokens. Use --limit, or max_new_tokens=N for each call."
         )
-    samplings: dict[tuple[str, int], Mapping[CallPrompt, Sampling]] = {}
+    decodings: dict[tuple[str, int], Decoding] = {}
     for request in requests:
         name, repeat = request.task, request.repeat
-        if (name, repeat) in samplings:
+        if (name, repeat) in decodings:
             continue
-        samplings[name, repeat] = decoding = check_task(request, config)
+        decodings[name, repeat] = decoding = check_task(request, config)
         if repeat:
             continue
         if ignored := ignored_arguments(request.gen_kwargs):
@@ -133,12 +136,11 @@ def check(
                     "thinking and the transfer, the paper's prompts "
                     + (f'replace its "{sentence}".' if sentence else "follow it, as no format sentence was found.")
                 )
-    return samplings
+    return decodings
 
 
-def check_task(request: Request, config: Config) -> dict[CallPrompt, Sampling]:
-    """Return how the calls of a request are decoded. Raises `ArgumentError` for a task, or for decoding arguments, that
-    cannot work."""
+def check_task(request: Request, config: Config) -> Decoding:
+    """Return how the calls of a request are decoded. Raises `ArgumentError` if its task or arguments cannot work."""
     name, method = request.task, config.method
     thinks = [ask for ask in method.asks if ask.prompt in ("think", "explain", "task")]
     if request.two_stage and not any(map(method.is_answer_used, thinks)):
@@ -154,10 +156,10 @@ def check_task(request: Request, config: Config) -> dict[CallPrompt, Sampling]:
     return sampling(request.gen_kwargs, config, request.variant is not None, request.repeat)
 
 
-def open_sample(request: Request, documents: Mapping[str, Any], decoding: Mapping[CallPrompt, Sampling]) -> Sample:
+def open_sample(request: Request, documents: Mapping[str, Any], decoding: Decoding) -> Sample:
     """Fetch the document, decode its images and build the chat. This blocks, so run it in a thread. Raises
-    `UnreadableImage`, or another `SampleError` if the document holds something that the cascade does not support
-    (video, audio, an empty question) or if a function of the task fails."""
+    `UnreadableImage`, or another `SampleError` for what the cascade does not support (video, audio, an empty question)
+    and if a function of the task fails."""
     variant, benchmark = request.variant, request.benchmark
     where = f"{request.task} document {request.doc_id}"
     with _document_errors(where):
@@ -209,7 +211,6 @@ def _document_errors(where: str) -> Iterator[None]:
 
 
 def _messages(chat: Sequence[Mapping[str, Any]], where: str) -> tuple[Message, ...]:
-    """Return the messages of the task. Raises `SampleError` if they do not end with a message of the user."""
     messages = []
     for message in chat:
         content = message["content"]
@@ -250,8 +251,8 @@ def format_sentence(doc_to_messages: Any, prompt: tuple[Message, ...]) -> str:
 
 
 def question_of(prompt: tuple[Message, ...], sentence: str) -> tuple[Message, ...]:
-    """Return the prompt without its format sentence, so that another instruction can follow. The separator before the
-    sentence is kept. Without a sentence, a line break is added."""
+    """Return the prompt without its format sentence, so that another instruction can follow after the separator before
+    it. Without a sentence, a line break is added."""
     *before, last = prompt
     if not sentence:
         return (*before, Message(last.role, (*last.content, "\n")))
@@ -263,3 +264,45 @@ def question_of(prompt: tuple[Message, ...], sentence: str) -> tuple[Message, ..
 
 def _has_text(messages: tuple[Message, ...]) -> bool:
     return any(isinstance(part, str) and part.strip() for message in messages for part in message.content)
+
+
+# --- the order in which documents are opened ---------------------------------------------------------------
+
+
+def grouped_by_image(keys: Sequence[tuple[str, str, int]], documents: Mapping[str, Any]) -> list[int]:
+    """Return the indices of `keys` (task, split and number of a document), so that documents with the same images
+    follow the first of them. POPE asks 9,000 questions about 500 images, in an order in which an engine whose cache
+    holds fewer images reads each of them several times. Documents of data sets that are streamed, or whose images
+    cannot be told apart, stay where they are."""
+    images: dict[tuple[str, str, int], str] = {}
+    for task, split in dict.fromkeys(key[:2] for key in keys):
+        numbers = sorted({number for *of, number in keys if of == [task, split]})
+        try:
+            images |= {(task, split, number): hash for number, hash in _hashes(documents[task][split], numbers)}
+        except Exception as error:  # the order has no effect on any answer
+            logger.debug(f"mai_cascade: the images of {task} are not grouped: {type(error).__name__}: {error}")
+    groups: dict[Any, list[int]] = {}
+    for index, key in enumerate(keys):
+        groups.setdefault(images.get(key, index), []).append(index)
+    return [index for group in groups.values() for index in group]
+
+
+def _hashes(dataset: Any, numbers: Sequence[int]) -> Iterator[tuple[int, str]]:
+    """Yield the number of each document that has images, and a hash of their bytes, which are not decoded."""
+    if not isinstance(dataset, datasets.Dataset):
+        return
+    columns = [name for name, feature in dataset.features.items() if isinstance(feature, datasets.Image)]
+    if not columns:
+        return
+    dataset = dataset.select_columns(columns)
+    for name in columns:
+        dataset = dataset.cast_column(name, datasets.Image(decode=False))
+    for start in range(0, len(numbers), ROWS):
+        rows = list(numbers[start : start + ROWS])
+        values = dataset[rows]
+        for number, *cells in zip(rows, *(values[name] for name in columns), strict=True):
+            if images := [cell for cell in cells if cell is not None]:
+                digest = hashlib.blake2b(digest_size=16)
+                for image in images:
+                    digest.update(image["bytes"] or str(image["path"]).encode())
+                yield number, digest.hexdigest()

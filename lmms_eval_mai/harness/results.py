@@ -1,6 +1,6 @@
 """Converts outcomes into lmms-eval's results with token counts and trace, and fills lmms-eval's own tables."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ blank text as an answer, and null as a missing answer."""
 
 class RoundTexts(list):  # type: ignore[type-arg]
     """The texts of a two-stage task's calls, the answer last. lmms-eval's response cache calls `.strip()` on the text
-    of a `GenerationResult` (caching/response_cache.py, `_is_valid_response`) and stores the text as JSON."""
+    of a result (caching/response_cache.py, `_is_valid_response`) and stores it as JSON."""
 
     def strip(self) -> str:
         return str(self[-1]).strip()
@@ -39,11 +39,8 @@ class TraceCounts(TokenCounts):
 
     @classmethod
     def of(cls, trace: Trace) -> "TraceCounts":
-        return cls(
-            input_tokens=sum(call.prompt_tokens for call in trace.calls),
-            output_tokens=sum(call.output_tokens for call in trace.calls),
-            trace=trace,
-        )
+        calls = trace.calls
+        return cls(sum(call.prompt_tokens for call in calls), sum(call.output_tokens for call in calls), trace=trace)
 
     def to_dict(self) -> dict[str, Any]:
         record: dict[str, Any] = super().to_dict()
@@ -54,38 +51,37 @@ class TraceCounts(TokenCounts):
         return record
 
 
-def result(outcome: Outcome | None, request: Request) -> GenerationResult:
-    """Return the result of a one-round request; None stands for a padding request. The filters of our tasks extract the
-    answer from its brackets."""
-    if not isinstance(outcome, Trace):
-        return NO_ANSWER
-    answer = outcome.answer
+def text_of(trace: Trace, request: Request) -> str:
+    """Return the text of a one-round request. The filters of our tasks extract the answer from its brackets."""
+    answer = trace.answer
     # The filters of other lmms-eval tasks cannot read [[...]], so the answer is extracted here. The calls `simple`
     # and `task` have the task's own prompt, which does not ask for brackets.
     is_plain = request.variant is not None or answer.key.prompt in ("simple", "task", "native")
-    return GenerationResult(answer.text if is_plain else extract_answer(answer.text), TraceCounts.of(outcome))
+    return answer.text if is_plain else extract_answer(answer.text)
 
 
-def rounds_result(outcome: Outcome | None) -> GenerationResult:
-    """Return the result of a two-stage request; None stands for a padding request."""
-    if not isinstance(outcome, Trace):
-        return NO_ANSWER
-    others = [call.text for call in outcome.calls if call is not outcome.answer and call.key.prompt != "score"]
-    answer = outcome.answer.text  # exit `confident` has this call only, and its answer is that of both rounds
-    return GenerationResult(RoundTexts([*(others or [answer]), answer]), TraceCounts.of(outcome))
+def round_texts_of(trace: Trace, request: Request) -> RoundTexts:
+    """Return the texts of a two-stage request."""
+    others = [call.text for call in trace.calls if call is not trace.answer and call.key.prompt != "score"]
+    answer = trace.answer.text  # exit `confident` has this call only, and its answer is that of both rounds
+    return RoundTexts([*(others or [answer]), answer])
 
 
-def add_repeats(results: Iterable[tuple[Request, GenerationResult]]) -> list[GenerationResult]:
-    """Add the counts of a document's later repeats to those of its first one, and return the results."""
-    all_results: list[GenerationResult] = []
-    first: GenerationResult | None = None
-    for request, result in results:
-        all_results.append(result)
+def results_of(
+    answered: Iterable[tuple[Request, Outcome | None]], text: Callable[[Trace, Request], Any]
+) -> list[GenerationResult]:
+    """Return the result of each request; `NO_ANSWER` for padding too. `text`: one of the functions above."""
+    results, first = [], NO_ANSWER
+    for request, outcome in answered:
+        one = NO_ANSWER
+        if isinstance(outcome, Trace):
+            one = GenerationResult(text(outcome, request), TraceCounts.of(outcome))
+        results.append(one)
         if request.repeat == 0:
-            first = result
-        elif first is not None and isinstance(first.token_counts, TraceCounts) and result.token_counts is not None:
-            first.token_counts.repeats.append(result.token_counts)
-    return all_results
+            first = one
+        elif isinstance(first.token_counts, TraceCounts) and one.token_counts is not None:
+            first.token_counts.repeats.append(one.token_counts)
+    return results
 
 
 def fill_usage(outcomes: Iterable[Outcome], config: Config) -> None:
@@ -97,9 +93,8 @@ def fill_usage(outcomes: Iterable[Outcome], config: Config) -> None:
 
 
 def fill_throughput(totals: Totals) -> None:
-    """Fill lmms-eval's throughput table with the sums of a run, once: lmms-eval averages repeated calls. A resumed run
-    and a run with shared calls have no entry, because their times are not those of their calls."""
+    """Fill lmms-eval's throughput table with the sums of a run, once: lmms-eval averages repeated calls. A run without
+    a wall time has no entry."""
     if (seconds := totals.wall_s) is not None:
         tokens = totals.sum(*(f"{side} tokens" for side in SIDES))
-        requests = {"total_requests": totals.sum("samples")}
-        log_metrics(seconds, tokens, tokens / seconds if seconds else 0.0, requests)
+        log_metrics(seconds, tokens, tokens / (seconds or 1), {"total_requests": totals.sum("samples")})

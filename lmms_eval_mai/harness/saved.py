@@ -1,7 +1,7 @@
 """Follows the results of an evaluation until lmms-eval has saved them. Only then its call store is removed.
 
 lmms-eval tells a model neither that its answers are scored nor that the results are on the disk, and it only logs a
-warning if it cannot write them. So `plugin.follow_tracker` lets `Results` look at each file that lmms-eval has written.
+warning if it cannot write them. So `plugin.follow_tracker` shows a `SaveWatch` each file that lmms-eval writes.
 """
 
 import atexit
@@ -25,10 +25,12 @@ from lmms_eval_mai.plugin import RESULTS
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.evaluation import Evaluation
 
+ANSWERED = ("generate_until", "generate_until_multi_round")
+"""Types of the requests that reach the model."""
+
 
 def run_name(config: Config) -> str:
-    """Return the name that lmms-eval gives to a run and to the folder of its results: `model_name`, or a name of its
-    models and its method."""
+    """Return the name that lmms-eval gives to a run and to the folder of its results."""
     if config.model_name is not None:
         return config.model_name
     models = "+".join(_model_name(engine) for engine in config.engines())
@@ -58,14 +60,13 @@ def check_output_path(task: Any, config: Config) -> None:
             raise ArgumentError(f"--output_path {given} cannot be written: {error}. Give another folder.") from None
 
 
-class Results:
-    """The results of an evaluation whose samples are all answered. Under lmms-eval's command, they are saved when
-    lmms-eval has written or printed them. In library use the caller has them already."""
+class SaveWatch:
+    """Waits until the results of an evaluation are saved, its samples being answered. Under lmms-eval's command, they
+    are when lmms-eval has written or printed them. In library use the caller has them already."""
 
     def __init__(self, evaluation: Evaluation, backend: str, table: str) -> None:
-        """`backend`: the start of lmms-eval's name for the model's class in its results. `table`: the final table, or
-        an empty text. It is printed below lmms-eval's own tables, at the end of the command; in library use it is
-        printed now."""
+        """`backend`: how lmms-eval's name for the model's class in its results begins. `table`: the final table, or an
+        empty text. A command prints it at its end, below lmms-eval's own tables."""
         self._evaluation, self._backend, self._table = evaluation, backend, table
         self._in_command = configurations() > 0
         self._unsaved = {"results"} if self._in_command else set()
@@ -86,32 +87,30 @@ class Results:
             yield  # another model of this process
             return
         with report_errors_to_user(self._evaluation.resume_hint):
-            for task, of_task in results["configs"].items():
-                if of_task.get("output_type", "generate_until") not in ("generate_until", "generate_until_multi_round"):
+            for task, config in results["configs"].items():
+                if config.get("output_type", ANSWERED[0]) not in ANSWERED:
                     raise ArgumentError(
-                        f"Leave out task {task}: lmms-eval sends its {of_task['output_type']} requests to another "
+                        f"Leave out task {task}: lmms-eval sends its {config['output_type']} requests to another "
                         "model, so its result is not one of mai_cascade."
                     )
-        of_run = tracker.general_config_tracker
-        of_run.model_name = run_name(self._evaluation.config)
-        of_run.model_name_sanitized = sanitize_model_name(of_run.model_name)
-        time = datetime_str.replace(":", "-")
-        if tracker.output_path and Path(tracker.output_path, of_run.model_name_sanitized, time + RESULTS).is_file():
-            of_run.model_name_sanitized += f"-{os.getpid()}"
-            logger.warning(f"mai_cascade: another run began at {time}. This one is in {of_run.model_name_sanitized}.")
+        names, time = tracker.general_config_tracker, datetime_str.replace(":", "-")
+        names.model_name = run_name(self._evaluation.config)
+        names.model_name_sanitized = sanitize_model_name(names.model_name)
+        if tracker.output_path and Path(tracker.output_path, names.model_name_sanitized, time + RESULTS).is_file():
+            names.model_name_sanitized += f"-{os.getpid()}"
+            logger.warning(f"mai_cascade: another run began at {time}. This one is in {names.model_name_sanitized}.")
         yield
         self._unsaved = set()
         if not tracker.output_path:
             return
         if self._in_command:
             self._unsaved = {task for task, of_task in (samples or {}).items() if of_task}
-        self._stem = str(Path(tracker.output_path, of_run.model_name_sanitized, time))
+        self._stem = str(Path(tracker.output_path, names.model_name_sanitized, time))
         with self._whole(self._stem + RESULTS) as file:
             json.loads(file.read_bytes())
 
     @contextlib.contextmanager
     def save_results_samples(self, tracker: Any, task_name: str, samples: Sequence[Any]) -> Iterator[None]:
-        """Check a file of samples that lmms-eval has written."""
         yield
         if self._stem is not None and samples:
             with self._whole(f"{self._stem}_samples_{task_name}.jsonl") as file, file.open("rb") as lines:
@@ -121,7 +120,7 @@ class Results:
 
     @contextlib.contextmanager
     def _whole(self, name: str) -> Iterator[Path]:
-        """Turn the errors of the block, which reads a file of lmms-eval, into a `MaiError`, or an exit code."""
+        """Turn the errors of the block, which reads this file of lmms-eval, into a `MaiError`, or an exit code."""
         try:
             yield Path(name)
         except (OSError, ValueError) as error:
@@ -133,8 +132,8 @@ class Results:
                 ) from error
 
     def finish(self, failed: bool = False) -> None:
-        """Remove the call store if the results are saved: the next evaluation begins, or the process ends. `failed`:
-        an error came after the evaluation, perhaps while it was scored, so the store stays."""
+        """Remove the call store if the results are saved. `failed`: an error came after the evaluation, perhaps while
+        it was scored, so the store stays."""
         atexit.unregister(self._at_exit)
         if not self._unsaved and not failed:
             self._evaluation.complete()

@@ -41,8 +41,8 @@ def pope_process_results(doc: Doc, results: Sequence[str]) -> dict[str, Any]:
 
 
 def mmmu_process_results(doc: Doc, results: Sequence[str]) -> dict[str, Any]:
-    """Return what lmms-eval's metric `mmmu_acc` needs of an answer. lmms-eval's own function returns two more results
-    that are not in the `metric_list`. lmms-eval writes them as empty lists, which W&B cannot log."""
+    """Return what lmms-eval's metric `mmmu_acc` needs of an answer. The other two results of lmms-eval's own function
+    are not in the `metric_list`: lmms-eval writes them as empty lists, which W&B cannot log."""
     from lmms_eval.tasks.mmmu.utils import mmmu_process_results
 
     return {"mmmu_acc": mmmu_process_results(doc, results)["mmmu_acc"]}
@@ -56,8 +56,8 @@ def two_stage_messages(
     previous_round_info: Any = None,
 ) -> Messages | tuple[Messages | None, bool, Any, Any]:
     """`doc_to_messages` of the `_s2` tasks, for chat models that support rounds (mai_cascade, vllm). Round 0 has the E
-    or R prompt; round 1 has the Stage 2 prompt with the response of round 0. For rounds after 0 returns the tuple
-    (messages, terminal, previous outputs, round info) that lmms-eval requires."""
+    or R prompt; round 1 has the Stage 2 prompt with its response. Later rounds return the tuple (messages, terminal,
+    previous outputs, round info) that lmms-eval requires."""
     if not round_idx or not previous_output:
         return doc_to_messages(doc, lmms_eval_specific_kwargs)
     if round_idx > 1:
@@ -83,7 +83,6 @@ class AnswerFilter(Filter):
     The cascade's verification extracts it with the same function."""
 
     def apply(self, resps: Iterable[list[Any]], docs: Any) -> list[list[str]]:
-        """Return the answers of each document's responses, in the same order."""
         return [[extract_answer(str(response)) for response in responses] for responses in resps]
 
 
@@ -92,7 +91,6 @@ class TwoStageAnswerFilter(AnswerFilter):
     would be reported as the score of a two-stage task."""
 
     def apply(self, resps: Iterable[list[Any]], docs: Any) -> list[list[str]]:
-        """Return the answers in the last rounds. Raises `ValueError` if a response has fewer than two rounds."""
         of_documents = [*resps]
         if not all(isinstance(rounds, list) and len(rounds) > 1 for rounds in itertools.chain(*of_documents)):
             raise ValueError(
@@ -115,10 +113,8 @@ def _instruction(benchmark: str, variant: str, doc: Doc) -> str:
 def _question(benchmark: str, doc: Doc) -> str:
     """Return the question as lmms-eval's own task writes it, without an instruction.
 
-    lmms-eval's function is called with our instruction in place of its own. This makes it remove RealWorldQA's sentence
-    about letters, and write the line breaks of MMBench and MMMU before the instruction. Then our instruction is cut
-    off.
-    """
+    lmms-eval's function gets our instruction in place of its own, which is then cut off. So it removes RealWorldQA's
+    sentence about letters, and writes the line breaks of MMBench and MMMU before the instruction."""
     marker = _instruction(benchmark, "s", doc)
     if benchmark == "mmmu_val":
         # mmmu_doc_to_text is not used: after the first call of mmmu_doc_to_messages, a flag of their module makes it

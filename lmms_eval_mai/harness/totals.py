@@ -26,7 +26,7 @@ class Totals:
     (`us`), and the calls that are `shared`, `cut` off, or `thought` before a short answer."""
     failures: Failures
     resumed: bool
-    """Whether earlier processes made a part of the calls, so that the run has no wall time."""
+    """Whether earlier processes made a part of the calls."""
     wall_s: float | None
     """The seconds from the first request to the end of the last call; of the slowest rank. None: not known, because
     calls are shared, or the run was resumed."""
@@ -34,7 +34,6 @@ class Totals:
 
     @classmethod
     def of(cls, traces: Sequence[Trace], failures: Failures, resumed: bool) -> "Totals":
-        """Return the sums of one rank."""
         counts: Counter[tuple[str, str]] = Counter()
         for trace in traces:
             task, selection = trace.answer.key.task, trace.selection
@@ -61,7 +60,6 @@ class Totals:
 
     @classmethod
     def merged(cls, ranks: Sequence["Totals"]) -> "Totals":
-        """Return the sums of a run from those of its ranks."""
         walls = [rank.wall_s for rank in ranks if rank.counts]
         known = [seconds for seconds in walls if seconds is not None]
         slowest = max(known) if known and len(known) == len(walls) else None
@@ -75,11 +73,8 @@ class Totals:
 
 
 def final_table(totals: Totals, config: Config) -> str:
-    """Return the table at the end of a run: for each task its samples, the share of each exit, and the calls, output
-    tokens and seconds of each model. Sentences below it tell the wall time and what went wrong.
-
-    A method with a single exit has no columns of exits. A column without a number is left out.
-    """
+    """Return the table at the end of a run, and the sentences below it. A method with a single exit has no columns of
+    exits. A column without a number is left out."""
     tasks = sorted({task for task, _ in totals.counts} | {*totals.failures.tasks})
     rows = [_row(task, totals, config) for task in tasks]
     headings = [name for name in rows[0] if any(row[name] is not None for row in rows)]
@@ -101,7 +96,6 @@ def _text(cell: Any) -> str:
 
 
 def _row(task: str, totals: Totals, config: Config) -> dict[str, Any]:
-    """Return the cells of a task by heading."""
     counts = {name: count for (of_task, name), count in totals.counts.items() if of_task == task}
     samples = int(counts.get("samples", 0))
     row: dict[str, Any] = {"task": task, "n": samples, "failed": totals.failures.tasks[task] or None}
@@ -118,7 +112,6 @@ def _row(task: str, totals: Totals, config: Config) -> dict[str, Any]:
 
 
 def _lines(totals: Totals) -> Iterator[str]:
-    """Yield the sentences below the table."""
     failures = totals.failures
     if shared := totals.sum(*(f"{side} shared" for side in SIDES)):
         calls = totals.sum(*(f"{side} calls" for side in SIDES))

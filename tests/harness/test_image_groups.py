@@ -7,7 +7,7 @@ import datasets
 import pytest
 from PIL import Image
 
-from lmms_eval_mai.harness.image_groups import grouped_by_image
+from lmms_eval_mai.harness.requests import grouped_by_image
 
 
 def png(color: str) -> bytes:
