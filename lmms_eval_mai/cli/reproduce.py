@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: argparse.Namespace) -> None:
-    """Make the runs, and print the tables. Raises a `MaiError`."""
     from lmms_eval_mai.analysis.reproduce.plan import Options, plan, read_models
     from lmms_eval_mai.method import files
     from lmms_eval_mai.run.config import refuse_lmms_evals_own

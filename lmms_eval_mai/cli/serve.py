@@ -39,8 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: argparse.Namespace) -> int:
-    """Run the command. Returns the exit code: 0 after SIGTERM, or 143 if the server was not ready then. Raises a
-    `MaiError`, also if an engine crashed and cannot be started again."""
+    """Return 0 after SIGTERM, or 143 if the server was not ready then."""
     log_to_terminal()
     from loguru import logger
 

@@ -12,17 +12,11 @@ def tell(text: str) -> None:
 
 def log_to_terminal() -> None:
     """Show warnings, and the information of this package, on the terminal."""
-    log_warnings_only()
-    logger.add(
-        sys.stderr,
-        level="INFO",
-        format="{message}",
-        filter=lambda record: record["level"].name == "INFO" and str(record["name"]).startswith("lmms_eval_mai"),
-    )
+    logger.remove()
+    logger.add(sys.stderr, format="{message}", filter={"": "WARNING", "lmms_eval_mai": "INFO"})
 
 
 def log_warnings_only() -> None:
-    """Show warnings on the terminal, and no information."""
     logger.remove()
     logger.add(sys.stderr, level="WARNING", format="{message}")
 

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import constants
 from support.own_command import refusal, run_command
 
-from lmms_eval_mai.cli import doctor, gpus
+from lmms_eval_mai.cli import doctor
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.harness.model import MaiCascade
 from lmms_eval_mai.plugin import task_dir
@@ -130,7 +130,8 @@ def test_shares_of_other_gpus_are_shown_without_a_gpu(capsys: pytest.CaptureFixt
     assert code == 0 and headings == "GPU share GiB weights GiB left GiB"
     assert small.endswith("demo/small 0 92% 44.2 0.0 44.2")
     assert large.endswith("demo/large 2 92% 22.1 0.0 22.1")
-    shared = [line.split() for line in gpus.describe(parse({"pair": "demo"}), [40.0]).splitlines()[1:3]]
+    shared = [line.split() for line in doctor.gpu_shares(parse({"pair": "demo"}), [40.0]).splitlines()[1:3]]
     assert [line[2] for line in shared] == ["0", "0"] and [line[3] for line in shared] == ["46%", "46%"]
-    unknown = gpus.describe(parse({"small": "org/not-on-this-machine", "large": "http://a:1/v1"}), [40.0]).splitlines()
+    config = parse({"small": "org/not-on-this-machine", "large": "http://a:1/v1"})
+    unknown = doctor.gpu_shares(config, [40.0]).splitlines()
     assert unknown[1].split()[-2:] == ["?", "?"] and len(unknown) == 3
