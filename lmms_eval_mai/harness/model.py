@@ -17,11 +17,10 @@ from lmms_eval.api.model import lmms
 
 from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.harness.command import report_errors_to_user
-from lmms_eval_mai.harness.requests import Request, check, grouped_by_image, open_sample, read_requests
+from lmms_eval_mai.harness.requests import Request, grouped_by_image, log_use, open_sample, read_requests
 from lmms_eval_mai.harness.results import fill_throughput, fill_usage, results_of, round_texts_of, text_of
 from lmms_eval_mai.harness.saved import SaveWatch, check_output_path
 from lmms_eval_mai.harness.totals import Totals, final_table
-from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.plugin import follow_tracker
 from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
 from lmms_eval_mai.run.engines import Engines
@@ -83,24 +82,21 @@ class CascadeModel(lmms):
         """Return each request with its outcome; None for padding."""
         evaluation = self._open_evaluation()
         with report_errors_to_user(evaluation.resume_hint), self._stopped_on_error():
-            requests = read_requests(instances)
+            requests = read_requests(instances, self.config)
             todo = [request for request in requests if not request.is_padding]
-            decodings = check(requests, self.task_dict, self.config, tell=self.rank == 0)
+            log_use(requests, self.task_dict, self.config, prompts=self.rank == 0)
             if requests and self.rank == 0:  # it alone writes results
                 check_output_path(requests[0].task_object, self.config)
             keys = [(request.task, request.doc_id, request.repeat) for request in todo]
             options: dict[str, Any] = {request.task: request.gen_kwargs for request in requests}
             options["--system_instruction"] = [request.system_instruction for request in requests[:1]]
-
-            def open_(index: int) -> Sample:
-                request = todo[index]
-                return open_sample(request, self.task_dict, decodings[request.task, request.repeat])
-
             order = None
             if self.config.group_images:  # while the engines start
                 documents = [(request.task, request.split, request.doc_id) for request in todo]
                 order = ThreadPoolExecutor(1).submit(grouped_by_image, documents, self.task_dict).result
-            outcomes = evaluation.answer(keys, open_, options, self.rank, self.world_size, order)
+            outcomes = evaluation.answer(
+                keys, lambda index: open_sample(todo[index], self.task_dict), options, self.rank, self.world_size, order
+            )
         fill_usage(outcomes, self.config)
         exclude_from_scoring(
             one for one, outcome in zip(todo, outcomes, strict=True) if isinstance(outcome, SampleError)

@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import datasets
@@ -29,7 +29,6 @@ from lmms_eval_mai.run.decoding import ignored_arguments, sampling, unusual
 
 ROWS = 32
 """Documents whose images are in memory at the same time while they are hashed."""
-Decoding = Mapping[CallPrompt, Sampling]
 _REMEDY = "Repair the dataset or the task, or allow failed samples with max_errors=N to score without them."
 
 
@@ -38,18 +37,19 @@ class Request:
     """One request of lmms-eval. Without a variant, its task is another lmms-eval task with a prompt of its own."""
 
     instance: Any
-    repeat: int
-    """Its number among the copies of the document, from 0."""
-    system_instruction: str
-    doc_to_messages: Any
-    """A method of the task."""
-    gen_kwargs: dict[str, Any]
     doc_id: int
     task: str
     split: str
-    benchmark: Benchmark = GENERIC
-    variant: Variant | None = None
-    two_stage: bool = False
+    repeat: int
+    """Its number among the copies of the document, from 0."""
+    doc_to_messages: Any
+    """A method of the task."""
+    system_instruction: str
+    gen_kwargs: dict[str, Any]
+    sampling: Mapping[CallPrompt, Sampling]
+    benchmark: Benchmark
+    variant: Variant | None
+    two_stage: bool
 
     @property
     def task_object(self) -> Any:
@@ -61,19 +61,27 @@ class Request:
         return bool((self.instance.metadata or {}).get("__padding_only__"))
 
 
-def read_requests(instances: Iterable[Any]) -> list[Request]:
+def read_requests(instances: Iterable[Any], config: Config) -> list[Request]:
     """Read `Instance.args` for chat models (lmms_eval/api/task.py). For repeats, lmms-eval lists one object several
-    times in a row. Raises `ArgumentError` for a task that cannot be answered or has unknown names in its metadata."""
-    instructions: dict[str, str] = {}
-    return [
-        _request(instance, repeat, instructions)
-        for _, same in itertools.groupby(instances, key=id)
-        for repeat, instance in enumerate(same)
-    ]
+    times in a row. Raises `ArgumentError` for a task, or for arguments, that cannot work."""
+    if usage_metrics._BUDGET is not None:  # nothing public tells the budget
+        raise ArgumentError(
+            f"--max_tokens {usage_metrics._BUDGET} cannot be used: mai_cascade runs many samples at the same time and "
+            "does not stop at a number of tokens. Use --limit, or max_new_tokens=N for each call."
+        )
+    requests: list[Request] = []
+    first: dict[tuple[str, int], Request] = {}
+    for _, same in itertools.groupby(instances, key=id):
+        for repeat, instance in enumerate(same):
+            doc_id, task = instance.args[3:5]
+            if (task, repeat) not in first:
+                first[task, repeat] = _first_request(instance, repeat, config)
+            requests.append(replace(first[task, repeat], instance=instance, doc_id=doc_id))
+    return requests
 
 
-def _request(instance: Any, repeat: int, instructions: dict[str, str]) -> Request:
-    """`instructions`: the system instruction of each task that was read before."""
+def _first_request(instance: Any, repeat: int, config: Config) -> Request:
+    """Read the first request of a task with this repeat. The others differ in their document only."""
     context, doc_to_messages, gen_kwargs, doc_id, task, split = instance.args[:6]
     if doc_to_messages is None:
         raise ArgumentError(
@@ -85,18 +93,44 @@ def _request(instance: Any, repeat: int, instructions: dict[str, str]) -> Reques
             f"Leave out task {task}: mai_cascade can answer neither generate_until_agentic requests nor those "
             "for models without chats."
         )
-    if task not in instructions:
-        instructions[task] = _system_instruction(doc_to_messages.__self__, context, doc_id)
-    fields = (instance, repeat, instructions[task], doc_to_messages, gen_kwargs, doc_id, task, split)
-    mai = (instance.metadata or {}).get("mai")
+    benchmark, variant, two_stage = _prompt_of(task, (instance.metadata or {}).get("mai"))
+    thinks = [ask for ask in config.method.asks if ask.prompt in ("think", "explain", "task")]
+    if two_stage and not any(map(config.method.is_answer_used, thinks)):
+        raise ArgumentError(
+            f"method={config.method.name} cannot run {task}: no stop uses the answer of a model that thinks (Table 8), "
+            "so its second stage would not be used. Choose the task without _s2."
+        )
+    if instance.request_type == "generate_until_multi_round" and variant is None:
+        raise ArgumentError(
+            f"Task {task} has rounds of its own, which mai_cascade does not support: choose tasks of type "
+            "generate_until, or one of the _s2 tasks of lmms-eval-mai."
+        )
+    return Request(
+        instance=instance,
+        doc_id=doc_id,
+        task=task,
+        split=split,
+        repeat=repeat,
+        doc_to_messages=doc_to_messages,
+        system_instruction=_system_instruction(doc_to_messages.__self__, context, doc_id),
+        gen_kwargs=gen_kwargs,
+        sampling=sampling(gen_kwargs, config, variant is not None, repeat),
+        benchmark=benchmark,
+        variant=variant,
+        two_stage=two_stage,
+    )
+
+
+def _prompt_of(task: str, mai: Any) -> tuple[Benchmark, Variant | None, bool]:
+    """Return the benchmark of a task, its variant, and whether it has two stages. `mai`: of the task's metadata."""
     if mai is None:
-        return Request(*fields)
+        return GENERIC, None, False
     if not isinstance(mai, Mapping) or mai.get("benchmark") not in BENCHMARKS or mai.get("variant") not in VARIANTS:
         raise ArgumentError(
             f"Task {task} has metadata mai={mai}: it must name a benchmark ({', '.join(BENCHMARKS)}) and a variant "
             f"({', '.join(VARIANTS)})."
         )
-    return Request(*fields, BENCHMARKS[mai["benchmark"]], *VARIANTS[mai["variant"]])
+    return BENCHMARKS[mai["benchmark"]], *VARIANTS[mai["variant"]]
 
 
 def _system_instruction(task: Any, context: Any, doc_id: int) -> str:
@@ -107,56 +141,23 @@ def _system_instruction(task: Any, context: Any, doc_id: int) -> str:
     return str(context.removesuffix(text)) if has_instruction else ""
 
 
-def check(
-    requests: Sequence[Request], documents: Mapping[str, Any], config: Config, tell: bool
-) -> dict[tuple[str, int], Decoding]:
-    """Return how the calls of each task and repeat are decoded. `documents`: the model's `task_dict`. `tell`: log how
-    the prompts of other lmms-eval tasks are used. Raises `ArgumentError` for what cannot work."""
-    if usage_metrics._BUDGET is not None:  # nothing public tells the budget
-        raise ArgumentError(
-            f"--max_tokens {usage_metrics._BUDGET} cannot be used: mai_cascade runs many samples at the same time and "
-            "does not stop at a number of tokens. Use --limit, or max_new_tokens=N for each call."
-        )
-    decodings: dict[tuple[str, int], Decoding] = {}
-    for request in requests:
-        name, repeat = request.task, request.repeat
-        if (name, repeat) in decodings:
-            continue
-        decodings[name, repeat] = decoding = check_task(request, config)
-        if repeat:
-            continue
+def log_use(requests: Sequence[Request], documents: Mapping[str, Any], config: Config, prompts: bool) -> None:
+    """Log which decoding arguments are ignored and, with `prompts`, how the prompts of other lmms-eval tasks are used.
+    `documents`: the model's `task_dict`."""
+    for name, request in {request.task: request for request in reversed(requests)}.items():
         if ignored := ignored_arguments(request.gen_kwargs):
             logger.warning(f"{name}: mai_cascade ignores {', '.join(ignored)}, as lmms-eval's vllm model does.")
-        if tell and request.variant is None and any(ask.prompt != "task" for ask in config.method.asks):
+        if prompts and request.variant is None and any(ask.prompt != "task" for ask in config.method.asks):
             with contextlib.suppress(MaiError):  # a document that cannot be opened fails later, with its message
-                prompt = open_sample(request, documents, decoding).own_prompt
-                sentence = format_sentence(request.doc_to_messages, prompt)
+                sentence = format_sentence(request.doc_to_messages, open_sample(request, documents).own_prompt)
                 logger.info(
                     f"mai_cascade: {name} is not a task of lmms-eval-mai. Short answers use its own prompt. For the "
                     "thinking and the transfer, the paper's prompts "
                     + (f'replace its "{sentence}".' if sentence else "follow it, as no format sentence was found.")
                 )
-    return decodings
 
 
-def check_task(request: Request, config: Config) -> Decoding:
-    """Return how the calls of a request are decoded. Raises `ArgumentError` if its task or arguments cannot work."""
-    name, method = request.task, config.method
-    thinks = [ask for ask in method.asks if ask.prompt in ("think", "explain", "task")]
-    if request.two_stage and not any(map(method.is_answer_used, thinks)):
-        raise ArgumentError(
-            f"method={method.name} cannot run {name}: no stop uses the answer of a model that thinks (Table 8), so its "
-            "second stage would not be used. Choose the task without _s2."
-        )
-    if request.instance.request_type == "generate_until_multi_round" and request.variant is None:
-        raise ArgumentError(
-            f"Task {name} has rounds of its own, which mai_cascade does not support: choose tasks of type "
-            "generate_until, or one of the _s2 tasks of lmms-eval-mai."
-        )
-    return sampling(request.gen_kwargs, config, request.variant is not None, request.repeat)
-
-
-def open_sample(request: Request, documents: Mapping[str, Any], decoding: Decoding) -> Sample:
+def open_sample(request: Request, documents: Mapping[str, Any]) -> Sample:
     """Fetch the document, decode its images and build the chat. This blocks, so run it in a thread. Raises
     `UnreadableImage`, or another `SampleError` for what the cascade does not support (video, audio, an empty question)
     and if a function of the task fails."""
@@ -188,7 +189,7 @@ def open_sample(request: Request, documents: Mapping[str, Any], decoding: Decodi
             kind=benchmark.kind(doc),
             variant=variant,
             two_stage=request.two_stage,
-            sampling=decoding,
+            sampling=request.sampling,
             own_prompt=() if variant else prompt,
             decoding=unusual(request.gen_kwargs) | ({"system_instruction": instruction} if instruction else {}),
         )

@@ -81,10 +81,9 @@ async def scripted_pair(small: Any, large: Any, options: ScriptedOptions | None 
 
 def opened(request: Any, documents: Mapping[str, Any], repeat: int = 0) -> Sample:
     """Return the sample of a request of lmms-eval."""
-    from lmms_eval_mai.harness.requests import check_task, open_sample, read_requests
+    from lmms_eval_mai.harness.requests import open_sample, read_requests
 
-    one = read_requests([request] * (repeat + 1))[-1]
-    return open_sample(one, documents, check_task(one, parse({})))
+    return open_sample(read_requests([request] * (repeat + 1), parse({}))[-1], documents)
 
 
 def path(trace: Trace) -> list[str]:

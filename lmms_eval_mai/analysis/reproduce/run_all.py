@@ -23,7 +23,7 @@ from lmms_eval_mai.analysis.reproduce.plan import Options, PlannedRun
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.harness import documents
 from lmms_eval_mai.harness.model import CascadeModel
-from lmms_eval_mai.harness.requests import check_task, read_requests
+from lmms_eval_mai.harness.requests import read_requests
 from lmms_eval_mai.method.prompts import VARIANTS
 from lmms_eval_mai.plugin import MODEL_ID, RESULTS
 from lmms_eval_mai.run.config import parse
@@ -42,9 +42,8 @@ def load_tasks(runs: Sequence[PlannedRun], options: Options, gen_kwargs: Mapping
     for benchmark, of_benchmark in configs.items():
         task = documents.load_task(f"{benchmark}_s", manager, gen_kwargs)
         task.build_all_requests(limit=1, rank=0, world_size=1)
-        (request,) = read_requests(task.instances[:1])
         for config in of_benchmark:
-            check_task(request, config)
+            read_requests(task.instances[:1], config)
     return manager
 
 
