@@ -127,7 +127,7 @@ def load_images(runs: Runs) -> Images:
 def _thumbnails(run: FinishedRun) -> Iterator[tuple[int, str]]:
     """Yield each document with its first image, reduced, as WebP in base64, until `BYTES` are used. Raises
     `ArgumentError` if the data set is not that of the run, and the errors of the task."""
-    from lmms_eval_mai.harness.documents import load_task, task_manager  # only images need them
+    from lmms_eval_mai.analysis.documents import load_task, task_manager  # only images need them
 
     command = json.loads(run.file.read_bytes()).get("config") or {}
     own_tasks = (command.get("resolved_cli_args") or {}).get("include_path")

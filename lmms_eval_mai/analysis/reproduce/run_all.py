@@ -19,9 +19,9 @@ from lmms_eval.evaluator import simple_evaluate
 from lmms_eval.loggers import EvaluationTracker
 from loguru import logger
 
+from lmms_eval_mai.analysis import documents
 from lmms_eval_mai.analysis.reproduce.plan import Options, PlannedRun
 from lmms_eval_mai.contract import SIDES
-from lmms_eval_mai.harness import documents
 from lmms_eval_mai.harness.model import CascadeModel
 from lmms_eval_mai.harness.requests import read_requests
 from lmms_eval_mai.method.prompts import VARIANTS
