@@ -39,7 +39,7 @@ def run_name(config: Config) -> str:
 
 
 def _model_name(engine: EngineConfig) -> str:
-    """Return the last part of a model's name, the last two of a path from the root, or the address of an endpoint."""
+    """Return the last part of a name, the last two of a path from the root, or the model or address of an endpoint."""
     if engine.is_endpoint:
         (address,) = re.findall(r"//(?:[^/@]*@)?([^/\"']*)", engine.model)[:1]
         return str(engine.arguments.get("model", address)).replace("/", "-")
@@ -48,7 +48,7 @@ def _model_name(engine: EngineConfig) -> str:
 
 
 def check_output_path(task: Any, config: Config) -> None:
-    """Try to write to the folder of the results, because lmms-eval's command does so only after the run. `task` has the
+    """Try to write to the folder of the results, which lmms-eval's command does only after the run. `task` has the
     arguments of the command. Raises `ArgumentError`."""
     given = getattr(getattr(task, "args", None), "output_path", None)
     if given:
@@ -100,14 +100,13 @@ class SaveWatch:
             names.model_name_sanitized += f"-{os.getpid()}"
             logger.warning(f"mai_cascade: another run began at {time}. This one is in {names.model_name_sanitized}.")
         yield
-        self._unsaved = set()
-        if not tracker.output_path:
-            return
-        if self._in_command:
-            self._unsaved = {task for task, of_task in (samples or {}).items() if of_task}
-        self._stem = str(Path(tracker.output_path, names.model_name_sanitized, time))
-        with self._whole(self._stem + RESULTS) as file:
-            json.loads(file.read_bytes())
+        self._unsaved.clear()
+        if tracker.output_path:
+            if self._in_command:
+                self._unsaved.update(task for task, of_task in (samples or {}).items() if of_task)
+            self._stem = str(Path(tracker.output_path, names.model_name_sanitized, time))
+            with self._whole(self._stem + RESULTS) as file:
+                json.loads(file.read_bytes())
 
     @contextlib.contextmanager
     def save_results_samples(self, tracker: Any, task_name: str, samples: Sequence[Any]) -> Iterator[None]:
@@ -120,7 +119,7 @@ class SaveWatch:
 
     @contextlib.contextmanager
     def _whole(self, name: str) -> Iterator[Path]:
-        """Turn the errors of the block, which reads this file of lmms-eval, into a `MaiError`, or an exit code."""
+        """Turn errors of the block, which reads this file of lmms-eval, into one sentence."""
         try:
             yield Path(name)
         except (OSError, ValueError) as error:

@@ -106,8 +106,7 @@ def _call(benchmark: str, name: str, *arguments: Any) -> Any:
 
 
 def _instruction(benchmark: str, variant: str, doc: Doc) -> str:
-    prompt, _ = prompts.VARIANTS[variant]
-    return prompts.instruction(prompt, BENCHMARKS[benchmark].kind(doc))
+    return prompts.instruction(prompts.VARIANTS[variant][0], BENCHMARKS[benchmark].kind(doc))
 
 
 def _question(benchmark: str, doc: Doc) -> str:
