@@ -6,7 +6,7 @@ None, and None agrees with nothing. `benchmarks.py` has the parser and the rule 
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from lmms_eval.api.reasoning import strip_reasoning_tags
@@ -34,17 +34,26 @@ _CONTROL = re.compile(
 )
 
 
+InfovqaMatch = Literal["strict", "anls"]
+ChartqaMatch = Literal["exact", "relaxed"]
+
+
 @dataclass(frozen=True)
 class AgreementRules:
-    """The user's choices for the rules of agreement."""
+    """The user's choices for the rules of agreement: model arguments of a run."""
 
     anls_threshold: float = 0.9
-    """InfoVQA with `infovqa_match=anls`: two answers agree if their ANLS is at least this value."""
-    infovqa_match: Literal["strict", "anls"] = "strict"
-    """InfoVQA: `strict` requires equal texts, without case and additional space. `anls` requires similar ones."""
-    chartqa_match: Literal["exact", "relaxed"] = "exact"
-    """ChartQA: `exact` requires equal texts, or numbers other than 0 that are equal for the scorer. `relaxed`: each
-    answer must be correct by lmms-eval's relaxed rule (5%) if the other answer is the reference."""
+    """InfoVQA with `infovqa_match=anls`: two answers agree if their ANLS is at least this value. Answers with more than
+    500 characters must be equal. The ANLS of "north" and "south" is 0.6."""
+    infovqa_match: InfovqaMatch = "strict"
+    """InfoVQA: `strict` requires equal texts, without case and additional space. `anls` requires similar ones, but the
+    ANLS of "five million" and "five billion" is 0.92."""
+    chartqa_match: ChartqaMatch = "exact"
+    """ChartQA: `exact` requires equal texts, or numbers other than 0 that are equal for the scorer ("5" and "5.0").
+    `relaxed`: each answer must be correct by lmms-eval's relaxed rule (5%) if the other answer is the reference."""
+
+
+AGREEMENT_OPTIONS = tuple(field.name for field in fields(AgreementRules))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from lmms_eval_mai.engines.arguments import (
 from lmms_eval_mai.engines.build import ENGINES, argument_names
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method import files
-from lmms_eval_mai.method.agreement import AgreementRules
+from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, AgreementRules, ChartqaMatch, InfovqaMatch
 from lmms_eval_mai.method.methods import DEFAULT_CONFIDENCE, MAI, Method, Thresholds
 from lmms_eval_mai.method.prompts import TransferAnswer
 from lmms_eval_mai.method.trace import Settings
@@ -88,15 +88,9 @@ class Config(Arguments):
     not calibrated for any pair."""
     calibration: Calibration | None = None
     """The file of `min_confidence`."""
-    anls_threshold: Share = 0.9
-    """InfoVQA with `infovqa_match=anls`: two answers agree if their ANLS is at least this value. Answers with more than
-    500 characters must be equal. The ANLS of "north" and "south" is 0.6."""
-    infovqa_match: Literal["strict", "anls"] = "strict"
-    """InfoVQA: `strict` requires equal texts, without case and additional space. `anls` requires similar ones, but the
-    ANLS of "five million" and "five billion" is 0.92."""
-    chartqa_match: Literal["exact", "relaxed"] = "exact"
-    """ChartQA: `exact` requires equal texts, or numbers other than 0 that are equal for the scorer ("5" and "5.0").
-    `relaxed`: each answer must be correct by lmms-eval's relaxed rule (5%) if the other answer is the reference."""
+    anls_threshold: Share = AgreementRules.anls_threshold
+    infovqa_match: InfovqaMatch = AgreementRules.infovqa_match
+    chartqa_match: ChartqaMatch = AgreementRules.chartqa_match
     max_open_samples: Annotated[Count, NO_EFFECT] = 256
     """Number of samples processed at the same time. Their images are in memory."""
     group_images: Annotated[StrictBool, NO_EFFECT] = True
@@ -142,12 +136,18 @@ class Config(Arguments):
 
     @property
     def rules(self) -> AgreementRules:
-        """Return the user's choices for the rules of agreement."""
         return AgreementRules(self.anls_threshold, self.infovqa_match, self.chartqa_match)
 
     def engines(self) -> tuple[EngineConfig, ...]:
-        """Return the engines that the method uses."""
-        return tuple(getattr(self, side) for side in self.method.sides)
+        """Return the engines that the method uses, with what it needs of them."""
+        return tuple(
+            dataclasses.replace(
+                getattr(self, side),
+                native=side in self.native,
+                attention=side == "large" and self.transfer == "sparse",
+            )
+            for side in self.method.sides
+        )
 
     @property
     def native(self) -> frozenset[Side]:
@@ -171,10 +171,9 @@ class Config(Arguments):
     def settings(self) -> Settings:
         """Return what a trace says about the run."""
         # A trace has its threshold, and the thinking prompt of a task has priority over `think`.
-        names = OWN_NAMES - Config.without_effect() - {"method", "min_confidence"}
-        unused = {name for of_need, is_met, _ in NEEDED if not is_met(self) for name in of_need}
-        unused |= {name for of_use, is_used in USED if not is_used(self) for name in of_use}
-        given = {name: getattr(self, name) for name in sorted(names - unused)}
+        unused = {name for names, is_usable, _ in USABLE_IF if not is_usable(self) for name in names}
+        names = RUN_ARGUMENTS - Config.without_effect() - unused - {"method", "min_confidence"}
+        given = {name: getattr(self, name) for name in sorted(names)}
         options = {name: value for name, value in given.items() if value != DEFAULTS[name]}
         models: dict[str, str] = {engine.side: without_password(engine.model) for engine in self.engines()}
         return Settings(self.method, options, models.get("small", ""), models.get("large", ""), version=__version__)
@@ -189,7 +188,7 @@ def transfers(method: Method) -> bool:
     return any((ask.side, ask.of[:6]) == ("large", "small.") for ask in method.asks)
 
 
-NEEDED: tuple[tuple[Collection[str], Callable[[Config], bool], str], ...] = (
+USABLE_IF: tuple[tuple[Collection[str], Callable[[Config], bool], str | None], ...] = (
     (("sparse_delta", "sparse_layer"), lambda config: config.transfer == "sparse", "transfer=sparse"),
     (
         ("transfer",),
@@ -203,15 +202,17 @@ NEEDED: tuple[tuple[Collection[str], Callable[[Config], bool], str], ...] = (
     ),
     (("anls_threshold",), lambda config: config.infovqa_match == "anls", "infovqa_match=anls"),
     (("native_gen_kwargs", "max_thinking_tokens"), lambda config: bool(config.native), "think=native"),
+    (AGREEMENT_OPTIONS, lambda config: any(stop.agree for stop in config.method.stops), None),
+    (("transfer_answer",), lambda config: any(ask.of for ask in config.method.asks), None),
+    (
+        ("think",),
+        lambda config: any(ask.prompt == "think" for ask in config.method.asks) or bool(config.native),
+        None,
+    ),
 )
-"""Arguments, whether a run can use them, and what they need."""
-USED: tuple[tuple[Collection[str], Callable[[Config], bool]], ...] = (
-    (("anls_threshold", "infovqa_match", "chartqa_match"), lambda run: any(stop.agree for stop in run.method.stops)),
-    (("transfer_answer",), lambda run: any(ask.of for ask in run.method.asks)),
-    (("think",), lambda run: any(ask.prompt == "think" for ask in run.method.asks) or bool(run.native)),
-)
-"""Arguments that may be given to any method, and whether they can change its answers."""
-OWN_NAMES = frozenset(Config.model_fields) - {*SIDES, "calibration"}
+"""Arguments, whether they can change the answers of a run, and what they need for it. None: they may be given to any
+run."""
+RUN_ARGUMENTS = frozenset(Config.model_fields) - {*SIDES, "calibration"}
 """The arguments of the run."""
 DEFAULTS: dict[str, Any] = {name: field.default for name, field in Config.model_fields.items()}
 """Argument -> its default."""
@@ -242,25 +243,38 @@ def refuse_lmms_evals_own(model_args: Mapping[str, Any]) -> None:
 def parse(arguments: Mapping[str, Any]) -> Config:
     """Read model arguments as lmms-eval passes them. An argument of the run that is None is not given. Raises
     `ArgumentError`."""
-    # The arguments of the command replace those of the pair's file.
     preset = presets.load(arguments["pair"]) if arguments.get("pair") is not None else {}
-    given = {**preset, **{name: value for name, value in arguments.items() if name != "pair"}}
+    arguments = {name: value for name, value in arguments.items() if name != "pair"}
+    given = {**preset, **arguments}  # the arguments of the command replace those of the pair's file
     for written, value in given.items():
         if (name := written.removeprefix("small_").removeprefix("large_")) in GONE:
             raise ArgumentError(f"{written}={value} is an argument of an earlier version. {GONE[name]}")
-    values = {name: given[name] for name in OWN_NAMES if given.get(name) is not None}
-    for_engines = {name: value for name, value in given.items() if name not in OWN_NAMES}
-    values |= _engine_configs(for_engines, arguments, preset)
+    values = {name: given[name] for name in RUN_ARGUMENTS if given.get(name) is not None}
+    values |= {side: _engine_config(side, given, arguments, preset) for side in SIDES}
     if isinstance(values.get("min_confidence"), str):
         values["calibration"] = calibration.read(values["min_confidence"])
     config = read(Config, values)
     _check_choices(config, arguments)
     for engine in config.engines():
         _check_engine(engine, given)
-    # The engines must know what the method needs of them.
-    small = dataclasses.replace(config.small, native="small" in config.native)
-    large = dataclasses.replace(config.large, native="large" in config.native, attention=config.transfer == "sparse")
-    return config.model_copy(update={"small": small, "large": large})
+    return config
+
+
+def _check_choices(config: Config, given: Mapping[str, Any]) -> None:
+    """Refuse arguments of the command that would have no effect, and a file without a threshold for the method. A
+    pair's file may have both, but not a transfer that the method lacks."""
+    for names, is_usable, needed in USABLE_IF:
+        for name in names if needed and not is_usable(config) else ():
+            if name in {*given, "transfer"} and (value := getattr(config, name)) != DEFAULTS[name]:
+                raise ArgumentError(
+                    f"{name}={value} has no effect without {needed}: give that too, or leave {name} out."
+                )
+    file = config.calibration
+    if "min_confidence" in given and file is not None and config.calibrated is None:
+        raise ArgumentError(
+            f"min_confidence={config.min_confidence} has the thresholds of {', '.join(file.methods)}, and this run "
+            f"has method={config.method.name}: choose one of the former, calibrate, or give a number."
+        )
 
 
 def _check_engine(engine: EngineConfig, given: Mapping[str, Any]) -> None:
@@ -274,7 +288,7 @@ def _check_engine(engine: EngineConfig, given: Mapping[str, Any]) -> None:
     unknown = next((name for name in engine.arguments if known is not None and name not in known), None)
     if known is None or unknown is None:
         return
-    of_run = [*sorted(OWN_NAMES), *SIDES, "engine", "pair"]
+    of_run = [*sorted(RUN_ARGUMENTS), *SIDES, "engine", "pair"]
     hint = did_you_mean(unknown, [*of_run, *known])
     if unknown in ("model", "pretrained", "model_version"):
         hint = " Give the two models as small=NAME and large=NAME."
@@ -288,84 +302,56 @@ def _check_engine(engine: EngineConfig, given: Mapping[str, Any]) -> None:
     )
 
 
-def _check_choices(config: Config, given: Mapping[str, Any]) -> None:
-    """Refuse arguments of the command that would have no effect, and a file without a threshold for the method. A
-    pair's file may have both, but not a transfer that the method lacks."""
-    for names, is_met, needed in NEEDED:
-        for name in names:
-            value = getattr(config, name)
-            if name in {*given, "transfer"} and value != DEFAULTS[name] and not is_met(config):
-                raise ArgumentError(
-                    f"{name}={value} has no effect without {needed}: give that too, or leave {name} out."
-                )
-    file = config.calibration
-    if "min_confidence" in given and file is not None and config.calibrated is None:
-        raise ArgumentError(
-            f"min_confidence={config.min_confidence} has the thresholds of {', '.join(file.methods)}, and this run "
-            f"has method={config.method.name}: choose one of the former, calibrate, or give a number."
-        )
-
-
 # --- engines ----------------------------------------------------------------------------------------------
 
 
-def _engine_configs(
-    given: Mapping[str, Any], arguments: Mapping[str, Any], preset: Mapping[str, Any]
-) -> dict[str, EngineConfig]:
+def _engine_config(
+    side: Side, given: Mapping[str, Any], arguments: Mapping[str, Any], preset: Mapping[str, Any]
+) -> EngineConfig:
     """Read the arguments that `Config` does not have. Engine arguments of a pair are for the kind of engine that the
     pair has."""
-    choices = {"engine", *SIDES, *(f"{side}_engine" for side in SIDES)}
-    configs: dict[str, EngineConfig] = {}
-    for side in SIDES:
-        kind = _checked_kind(side, given)
-        names = {*arguments, *(preset if kind == _engine_kind(side, preset) else ())} - choices
-        options = {name: value for name, value in given.items() if name in names}
-        configs[side] = _engine_config(side, kind, given.get(side), options)
-    return configs
+    (chosen_by, kind), model = _engine_kind(side, given), given.get(side)
+    _check_model(side, model, kind, chosen_by)
+    of_kind = given if kind == _engine_kind(side, preset)[1] else arguments
+    not_of_engine = {*RUN_ARGUMENTS, *SIDES, "engine", f"{side}_engine"}
+    options = {}
+    # A side's own argument comes last, so it wins over the argument for both.
+    for name, value in sorted(of_kind.items(), key=lambda item: item[0].startswith(f"{side}_")):
+        if name not in not_of_engine and not name.startswith("large_" if side == "small" else "small_"):
+            try:
+                options[name.removeprefix(f"{side}_")] = parse_literal(value)
+            except ValueError as error:
+                raise ArgumentError(f"{name} is invalid: {error}.") from None
+    if model is None:
+        model = presets.load(presets.DEFAULT)[side] if kind in ("vllm", "transformers") else ""
+    return EngineConfig(side, kind, str(model), options)
+
+
+def _engine_kind(side: Side, given: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the argument that chooses the kind of an engine, and this kind: `<side>_engine`, else "openai" if the
+    model is an address, else `engine`, else "vllm"."""
+    if (kind := given.get(f"{side}_engine")) is not None:
+        return f"{side}_engine", kind
+    return "engine", "openai" if _is_address(given.get(side)) else given.get("engine") or "vllm"
 
 
 def _is_address(model: Any) -> bool:
     return str(model).lstrip("[ \"'").lower().startswith(("http://", "https://"))
 
 
-def _engine_kind(side: Side, given: Mapping[str, Any]) -> Any:
-    """Return `<side>_engine`, else "openai" if the model is an address, else `engine`, else "vllm"."""
-    if (own := given.get(f"{side}_engine")) is not None:
-        return own
-    return "openai" if _is_address(given.get(side)) else given.get("engine") or "vllm"
-
-
-def _checked_kind(side: Side, given: Mapping[str, Any]) -> str:
-    """Return the kind of a side's engine. Raises `ArgumentError` if its model is not one for this kind."""
-    model, kind = given.get(side), _engine_kind(side, given)
+def _check_model(side: Side, model: Any, kind: Any, chosen_by: str) -> None:
+    """Refuse an unknown kind of engine, and a model that is not one for this kind."""
     if re.match(r"[\w.-]+:\d+(/|$)", str(model)):
         raise ArgumentError(f"{side}={model} looks like an address without its beginning. Give {side}=http://{model}.")
-    name = "engine" if given.get(f"{side}_engine") is None else f"{side}_engine"
     if kind not in ENGINES:
-        raise ArgumentError(f"{name}={kind} is unknown: choose one of {', '.join(ENGINES)}.")
-    if _is_address(model) != (kind == "openai") and model is not None:
-        shown = re.sub(r"//[^/@]*@", "//<redacted>@", str(model))
-        if kind != "openai":
-            raise ArgumentError(
-                f"{side}={shown} is the address of an endpoint, but {name}={kind} is given. Leave {name} out."
-            )
+        raise ArgumentError(f"{chosen_by}={kind} is unknown: choose one of {', '.join(ENGINES)}.")
+    shown = without_password(str(model))
+    if _is_address(model) and kind != "openai":
         raise ArgumentError(
-            f"{name}=openai needs the address of an endpoint, and {side}={shown} is not one. Give "
+            f"{side}={shown} is the address of an endpoint, but {chosen_by}={kind} is given. Leave {chosen_by} out."
+        )
+    if kind == "openai" and model is not None and not _is_address(model):
+        raise ArgumentError(
+            f"{chosen_by}=openai needs the address of an endpoint, and {side}={shown} is not one. Give "
             f"{side}=http://HOST:PORT/v1."
         )
-    return str(kind)
-
-
-def _engine_config(side: Side, kind: str, model: Any, given: Mapping[str, Any]) -> EngineConfig:
-    other_prefix = "large_" if side == "small" else "small_"
-    arguments = {}
-    # A side's own argument comes last, so it wins over the argument for both.
-    for name, value in sorted(given.items(), key=lambda item: item[0].startswith(f"{side}_")):
-        if not name.startswith(other_prefix):
-            try:
-                arguments[name.removeprefix(f"{side}_")] = parse_literal(value)
-            except ValueError as error:
-                raise ArgumentError(f"{name} is invalid: {error}.") from None
-    if model is None:
-        model = presets.load(presets.DEFAULT)[side] if kind in ("vllm", "transformers") else ""
-    return EngineConfig(side, kind, str(model), arguments)

@@ -160,7 +160,7 @@ def test_layer_is_a_number_or_a_share_of_the_large_models_layers(tmp_path: Path,
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", "num_hidden_layers": 4}))
     text = f"transfer=sparse,engine=transformers,sparse_layer={given},sparse_delta=1,large={tmp_path}"
     config = parse_text(text)
-    assert (config.small.attention, config.large.attention) == (False, True)
+    assert [engine.attention for engine in config.engines()] == [False, True]
     if layer is None:
         with pytest.raises(ArgumentError, match="sparse_layer=5 does not exist, because the large model has 4"):
             sparse_of(config)

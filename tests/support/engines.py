@@ -77,8 +77,8 @@ def answer(prompt: Prompt) -> Answer:
 
 def vllm_engine(tiny_pair: tuple[Path, Path], side: str = "small") -> Engine:
     config = parse({"small": str(tiny_pair[0]), "large": str(tiny_pair[1]), "dtype": "float32"})
-    own = config.small if side == "small" else config.large
-    return build(own, config.other(own))
+    small, large = config.engines()
+    return build(small, large) if side == "small" else build(large, small)
 
 
 def processor_inputs(processor: Any, asked: Prompt) -> Any:

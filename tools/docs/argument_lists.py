@@ -17,6 +17,8 @@ RUN = ("run/config.py", "Config")
 """The file and the class with the arguments of a run. `small` and `large` are groups of arguments, and `calibration` is
 a file."""
 GROUPS = ("small", "large", "calibration")
+SHARED = {"AgreementRules": "method/agreement.py"}
+"""A class whose default value and docstring an argument of a run has (`argument: ... = Class.argument`) -> its file."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,13 @@ def fields(file: str, name: str) -> list[Argument]:
     for node, following in zip(found.body, [*found.body[1:], None], strict=True):
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or node.target.id in GROUPS:
             continue
+        default = "None" if node.value is None else ast.unparse(node.value)
+        owner, _, attribute = default.partition(".")
+        if owner in SHARED:
+            arguments += [field for field in fields(SHARED[owner], owner) if field.name == attribute]
+            continue
         if not isinstance(following, ast.Expr) or not isinstance(following.value, ast.Constant):
             raise ValueError(f"{file}: {name}.{node.target.id} has no docstring, and the documentation needs one.")
-        default = "None" if node.value is None else ast.unparse(node.value)
         arguments.append(Argument(node.target.id, default, " ".join(str(following.value.value).split())))
     return arguments
 

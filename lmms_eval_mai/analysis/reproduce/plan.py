@@ -19,7 +19,7 @@ from lmms_eval_mai.method.methods import FULL_RT, MAI, METHODS, Method
 from lmms_eval_mai.plugin import MODEL_ID, RESULTS
 from lmms_eval_mai.redaction import redacted
 from lmms_eval_mai.run import calibration
-from lmms_eval_mai.run.config import NEEDED, Config, parse, transfers
+from lmms_eval_mai.run.config import USABLE_IF, Config, parse, transfers
 
 NO_EFFECT = Config.without_effect() | PERFORMANCE_ARGUMENTS
 """Model arguments of the run and of vLLM that change no answer."""
@@ -55,7 +55,7 @@ class Models:
         if method in ALONE.values():
             changes["think"] = "R"
         config = self.config.model_copy(update={**changes, "method": method})
-        unused = {name for names, is_met, _ in NEEDED if not is_met(config) for name in names}
+        unused = {name for names, usable, needs in USABLE_IF if needs and not usable(config) for name in names}
         used = {name: value for name, value in self.arguments.items() if name not in unused}
         changes = {name: value for name, value in changes.items() if value != getattr(self.config, name)}
         return {**used, **changes, "method": method}

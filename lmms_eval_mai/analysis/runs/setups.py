@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from lmms_eval_mai.contract import Side
 from lmms_eval_mai.method import methods, prompts
-from lmms_eval_mai.method.agreement import RULES, AgreementRules
+from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, RULES, AgreementRules
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.files import of_steps
 from lmms_eval_mai.method.methods import FULL_RT, IN_TWO_STAGES, LARGE, MAI, VARIANT_OF, Method, prompt_of
@@ -19,8 +19,6 @@ MethodFamily = Literal["alone", "full_rt", "own", "cascade"]
 FAMILIES: tuple[MethodFamily, ...] = ("alone", "full_rt", "own", "cascade")
 TRANSFER_OPTIONS = ("transfer_answer", "transfer", "sparse_delta", "sparse_layer")
 """Options that change the transfer."""
-AGREEMENT_OPTIONS = ("anls_threshold", "infovqa_match", "chartqa_match")
-"""Options that change the agreement (`AgreementRules`)."""
 NATIVE_OPTIONS = ("native_gen_kwargs", "max_thinking_tokens")
 """Options of the calls in which a model thinks by itself."""
 NAMES = {
