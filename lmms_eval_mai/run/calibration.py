@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from lmms_eval_mai.contract import Side
+from lmms_eval_mai.engines.arguments import Share
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.files import of_steps
 from lmms_eval_mai.method.methods import NEVER, Method, Thresholds, steps_of
@@ -21,7 +24,7 @@ class Calibrated:
     """The thresholds of one method, and the documents that chose them."""
 
     method: Method
-    benchmarks: Mapping[str, float]
+    benchmarks: Mapping[str, Share]
     """Benchmark -> its threshold. Benchmarks without a threshold that keeps the promise are left out."""
     promise: str
     """What the thresholds promise, as a sentence."""
@@ -86,38 +89,25 @@ class Calibration:
 
 def read(file: str) -> Calibration:
     """Read a file of `lmms-eval-mai calibrate`. Raises `ArgumentError`."""
-    path = path_of(file)
+    argument, path = f"min_confidence={file}", path_of(file)
     try:
         record = json.loads(path.read_bytes())
         if record.get("format") != FORMAT:
             raise ArgumentError(
-                f"min_confidence={file}: its format {record.get('format')} is not known to this version. Calibrate "
-                "again."
+                f"{argument}: its format {record.get('format')} is not known to this version. Calibrate again."
             )
-        methods = {
-            name: Calibrated(
-                of_steps(name, one["steps"], f"min_confidence={file}"),
-                {benchmark: _share(value) for benchmark, value in one["benchmarks"].items()},
-                one["promise"],
-                dict(one["documents"]),
-                one.get("think", ""),
-            )
-            for name, one in record["methods"].items()
-        }
-        return Calibration(methods, dict(record["models"]), dict(record["engines"]), tuple(record["images"]))
+        for name, one in record["methods"].items():
+            one["method"] = of_steps(name, one["steps"], f"{argument}, method {name}")
+        return TypeAdapter(Calibration).validate_python(record)
+    except ArgumentError:
+        raise
     except FileNotFoundError as error:
         raise ArgumentError(
-            f"min_confidence={file} is neither a number above 0 and at most 1 nor a file that exists here. "
-            "lmms-eval-mai calibrate writes such a file."
+            f"{argument} is neither a number above 0 and at most 1 nor a file that exists here. lmms-eval-mai "
+            "calibrate writes such a file."
         ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArgumentError(
-            f"min_confidence={file} is invalid: expected a number above 0 and at most 1, or a file that lmms-eval-mai "
-            "calibrate has written."
+            f"{argument} is invalid: expected a number above 0 and at most 1, or a file that lmms-eval-mai calibrate "
+            "has written."
         ) from error
-
-
-def _share(value: Any) -> float:
-    if not 0 < float(value) <= 1:
-        raise ValueError(value)
-    return float(value)

@@ -88,6 +88,7 @@ class Config(Arguments):
     not calibrated for any pair."""
     calibration: Calibration | None = None
     """The file of `min_confidence`."""
+    # The docstrings of these three are in `AgreementRules`.
     anls_threshold: Share = AgreementRules.anls_threshold
     infovqa_match: InfovqaMatch = AgreementRules.infovqa_match
     chartqa_match: ChartqaMatch = AgreementRules.chartqa_match

@@ -188,10 +188,16 @@ def test_a_method_has_its_own_threshold_in_the_file_of_a_pair() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"format": 1}, {"benchmarks": 5}, {"benchmarks": {"pope": "x"}}, {"benchmarks": {"pope": 2}}, {"steps": []}],
+    ("change", "said"),
+    [
+        ({"format": 1}, "format"),
+        ({"benchmarks": 5}, "calibrate"),
+        ({"benchmarks": {"pope": "x"}}, "calibrate"),
+        ({"benchmarks": {"pope": 2}}, "calibrate"),
+        ({"steps": []}, "steps"),
+    ],
 )
-def test_damaged_file_of_thresholds_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_damaged_file_of_thresholds_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     file = tmp_path / "file.json"
     calibrated = Calibrated(MAI_CONFIDENCE, {"pope": 0.8}, "", {"pope": 1})
     calibration = Calibration({"mai_confidence": calibrated}, {"large": "b"})
@@ -203,7 +209,7 @@ def test_damaged_file_of_thresholds_is_refused(tmp_path: Path, change: dict[str,
     record = calibration.record()
     record["methods"]["mai_confidence"] |= change
     file.write_text(json.dumps(record | change))
-    with pytest.raises(ArgumentError, match=r"file\.json"):
+    with pytest.raises(ArgumentError, match=rf"file\.json.*{said}"):
         parse_text(text)
 
 
