@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.user_input import path_of, read_yaml
@@ -18,40 +19,29 @@ FOLDER = Path(__file__).resolve().parents[1] / "pairs"
 DEFAULT = "qwen3vl-2b-8b"
 
 
-def names() -> list[str]:
-    """Return the names of the pairs that come with the package."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
-
-
 def load(pair: Any) -> Mapping[str, Any]:
     """Return the arguments of a pair. `pair`: a name, or the path of a YAML file. Raises `ArgumentError`."""
     is_path = str(pair).endswith((".yaml", ".yml"))
     path = path_of(str(pair)) if is_path else FOLDER / f"{pair}.yaml"
-    if is_path and not path.is_file():
-        raise ArgumentError(f"pair={pair}: there is no such file.")
-    if not path.is_file():
+    if not is_path and not path.is_file():
+        known = sorted(path.stem for path in FOLDER.glob("*.yaml"))
         raise ArgumentError(
-            f"pair={pair} is unknown: choose one of {', '.join(names())}, give the path of a YAML file, or give "
-            f"small=NAME and large=NAME.{did_you_mean(str(pair), names())}"
+            f"pair={pair} is unknown: choose one of {', '.join(known)}, give the path of a YAML file, or give "
+            f"small=NAME and large=NAME.{did_you_mean(str(pair), known)}"
         )
-    preset = _read(pair, path)
-    for name in ("small", "large", "min_confidence", "method"):
+    content = read_yaml(f"pair={pair}", path)
+    for side in SIDES:
+        if not isinstance(content, dict) or not isinstance(content.get(side), str):
+            raise ArgumentError(
+                f"pair={pair}: {path} must be a mapping of model arguments, in which {side!r} is the name or the path "
+                "of a model."
+            )
+    models = {side: content[side] for side in SIDES}
+    preset = {str(name): _as_in_model_args(value) for name, value in content.items()} | models
+    for name in (*SIDES, "min_confidence", "method"):
         if str(preset.get(name, "")).startswith("./"):
             preset[name] = str(path.parent.absolute() / preset[name])
     return preset
-
-
-def _read(pair: Any, path: Path) -> dict[str, Any]:
-    preset = read_yaml(f"pair={pair}", path)
-    if not isinstance(preset, dict):
-        raise ArgumentError(f"pair={pair}: {path} must be a mapping of model arguments with `small` and `large`.")
-    for side in ("small", "large"):
-        if side not in preset:
-            raise ArgumentError(f"pair={pair}: {path} has no {side!r} (it has: {', '.join(map(str, preset))}).")
-        if not isinstance(preset[side], str):
-            raise ArgumentError(f"pair={pair}: {side!r} in {path} must be the name or the path of a model.")
-    models = {side: preset[side] for side in ("small", "large")}
-    return {str(name): _as_in_model_args(value) for name, value in preset.items()} | models
 
 
 def _as_in_model_args(value: Any) -> Any:
