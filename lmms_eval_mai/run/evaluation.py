@@ -172,12 +172,12 @@ class Evaluation:
     def _resume(self, keys: Sequence[SampleKey], rank: int) -> set[SampleKey]:
         """Return those of these samples that earlier processes finished, and tell the user about them. They run again,
         with their calls from the store."""
-        if self._store is None or not self._store.calls:
+        if self._store is None or not self._store.earlier_calls:
             return set()
         done = self._store.done(keys)
         self.resumed = True
         progress = f"{len(done):,} of {len(keys):,} done" + (f" on rank {rank}" if self._ranks > 1 else "")
-        logger.info(f"mai_cascade: resuming: {progress} ({self._store.calls:,} calls in {self._store.path}).")
+        logger.info(f"mai_cascade: resuming: {progress} ({self._store.earlier_calls:,} calls in {self._store.path}).")
         return done
 
     async def _run_one(self, sample: Sample, run: Run = run) -> Trace:

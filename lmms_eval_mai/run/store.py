@@ -37,12 +37,12 @@ SampleKey = tuple[str, int, int]
 
 
 class _Line(NamedTuple):
-    """The place of a line in an open file, and the run that wrote it. Its text stays on the disk."""
+    """Where a line is in an open file, and the run that wrote it. Its text stays on the disk."""
 
     file: int
     offset: int
     length: int
-    run: str
+    run_name: str
 
 
 def folder_of(store: str | None) -> Path | None:
@@ -73,7 +73,7 @@ class Store:
         """Open or create the file. `path`: without its suffix. `others`: files of other runs, whose greedy calls are
         shared. Raises `StoreError` if the file cannot be written, or if another run writes it."""
         self.path = path.with_name(f"{path.name}-{rank}of{world_size}.jsonl")
-        self.run = ""
+        self.run_name = ""
         """The name of the run that makes the next calls. Runs with names share their calls."""
         self.models: Mapping[Side, str] = {}
         """The digest of each engine's identity."""
@@ -96,10 +96,10 @@ class Store:
                 with contextlib.suppress(FileNotFoundError, BlockingIOError):
                     file = os.open(other, os.O_RDONLY)  # another run may have removed it
                     undo.callback(os.close, file)
+                    self._files.append(file)
                     if other not in ranks:  # what runs now is not shared: its rest would have no times
                         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                         fcntl.flock(file, fcntl.LOCK_UN)
-                    self._files.append(file)
                     self._read(file, other, of_other_run=other not in ranks)
             undo.pop_all()
         self._unwritten = deque[bytes]()
@@ -108,13 +108,13 @@ class Store:
         """Why no more lines are written."""
 
     @property
-    def calls(self) -> int:
+    def earlier_calls(self) -> int:
         """The number of calls of this run that earlier processes have made."""
-        return sum(run == self.run for run, _, _ in self._made)
+        return sum(run == self.run_name for run, _, _ in self._made)
 
     def done(self, samples: Collection[SampleKey]) -> set[SampleKey]:
         """Return those of these samples that earlier processes of this run finished."""
-        return {sample for sample in samples if (self.run, sample) in self._done}
+        return {sample for sample in samples if (self.run_name, sample) in self._done}
 
     async def find(self, prompt: Prompt, sampling: Sampling) -> Call | None:
         """Return the finished call of this request: of an earlier process of this run; else, if it is greedy, of
@@ -122,11 +122,11 @@ class Store:
         if not self._made and not self._shared:
             return None
         digest = self._digest(prompt, sampling)
-        line = self._made.get((self.run, prompt.key, digest))
+        line = self._made.get((self.run_name, prompt.key, digest))
         if line is not None:
             return await asyncio.to_thread(_call_at, line, prompt.key)
         line = self._shared.get(digest) if sampling.temperature == 0 else None
-        if line is None or line.run == self.run:
+        if line is None or line.run_name == self.run_name:
             return None
         call = await asyncio.to_thread(_call_at, line, prompt.key)
         return dataclasses.replace(call, shared=True, total_s=0.0, queued_s=None, ttft_s=None, started_at=None)
@@ -137,11 +137,10 @@ class Store:
         fields, key = CALL.dump_python(call, exclude={"key", "parsed", "logprobs"}), call.key
         names = (key.task, key.doc_id, key.repeat, key.side, key.prompt, key.of)
         line = await self._append({"key": names, "digest": digest, "call": fields})
-        if line.run:
+        if line.run_name:
             self._shared.setdefault(digest, line)
 
     async def add_sample(self, sample: SampleKey) -> None:
-        """Write that a sample is finished."""
         await self._append({"sample": sample})
 
     def close(self) -> None:
@@ -197,7 +196,7 @@ class Store:
                     record = json.loads(text)
                     run, names = record["run"], record.get("key") or record["sample"]
                     line = _Line(file, start, len(text), path.name if of_other_run else run)
-                    if "key" in record and line.run:
+                    if "key" in record and line.run_name:
                         self._shared.setdefault(record["digest"], line)
                     if of_other_run:
                         continue
@@ -215,8 +214,8 @@ class Store:
     async def _append(self, record: dict[str, Any]) -> _Line:
         if self._error is not None:
             raise self._error
-        data = json.dumps({"run": self.run, **record}).encode() + b"\n"
-        line = _Line(self._file, self._end, len(data), self.run)
+        data = json.dumps({"run": self.run_name, **record}).encode() + b"\n"
+        line = _Line(self._file, self._end, len(data), self.run_name)
         self._end += len(data)  # the lines are written in the order of their places
         names = record.get("key") or record["sample"]
         self._samples.add(tuple(names[:3]))

@@ -205,6 +205,6 @@ def test_the_samples_of_another_run_of_the_store_do_not_count(world: World) -> N
     store = Store(world.store.parent / "calls")
     samples = [("pope_s", number, 0) for number in range(12)]
     for name, done in (("first", 3), ("second", 0)):
-        store.run = name
-        assert (len(store.done(samples)), store.calls > 0) == (done, done > 0)
+        store.run_name = name
+        assert (len(store.done(samples)), store.earlier_calls > 0) == (done, done > 0)
     store.close()

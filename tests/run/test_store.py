@@ -37,7 +37,7 @@ def call(doc_id: int = 0, **fields: Any) -> Call:
 
 def opened(folder: Path, run: str = "") -> Store:
     store = Store(folder / "x")
-    store.run, store.models = run, {"small": "s", "large": "l"}
+    store.run_name, store.models = run, {"small": "s", "large": "l"}
     return store
 
 
@@ -120,7 +120,7 @@ def test_damaged_lines_are_left_out_with_a_warning_and_a_torn_line_is_cut_off(tm
     file.write_bytes(damaged + first + second[:-9])
     with logged("WARNING") as warnings:
         store = opened(tmp_path)
-    assert (found(store, prompt()), found(store, prompt(1)), store.calls) == (call(), None, 1)
+    assert (found(store, prompt()), found(store, prompt(1)), store.earlier_calls) == (call(), None, 1)
     store.close()
     assert file.read_bytes() == damaged + first and len(warnings) == 1 and "4 lines of" in warnings[0]
 
@@ -201,7 +201,7 @@ def test_a_file_that_another_process_removes_while_it_is_opened_is_made_again(
 
     monkeypatch.setattr(fcntl, "flock", remove_then_lock)
     store = opened(tmp_path)
-    assert store.calls == 0
+    assert store.earlier_calls == 0
     asyncio.run(store.add(prompt(1), SAMPLING, call(1)))
     store.close()
     assert file.read_text().count("\n") == 1

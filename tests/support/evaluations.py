@@ -104,7 +104,7 @@ class World:
 
     def run_on(self, store: Store, name: str, numbers: Sequence[int] = range(12)) -> list[Any]:
         """Make an evaluation with a name, on a store that several share."""
-        store.run = name
+        store.run_name = name
         evaluation = Evaluation(self.engines(), self.config, store)
         try:
             return self.answer(evaluation, numbers)

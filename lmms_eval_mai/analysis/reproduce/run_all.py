@@ -68,7 +68,7 @@ def _run_models(runs: Sequence[PlannedRun], tasks: Any, options: Options, output
         for number, run in enumerate(runs, start=1):
             logger.info(f"Run {number} of {len(runs)} of {models.name}: {run.name}.")
             engines.clear_caches()
-            store.run = run.name
+            store.run_name = run.name
             model = CascadeModel(engines, parse(models.arguments_of(run.method)), store)
             unfinished, folder = output / "unfinished", output / run.name
             shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
