@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import PIL.Image
@@ -118,9 +117,7 @@ class Cascade:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
@@ -133,9 +130,7 @@ class Cascade:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await asyncio.to_thread(self.close)
 
 
