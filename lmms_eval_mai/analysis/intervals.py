@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special  # scipy.stats takes a second to import
+from scipy import special, stats
 
 Array = npt.NDArray[np.float64]
 LEVEL = 0.95
@@ -42,12 +42,9 @@ class Interval:
 def share(part: int, number: int) -> Interval:
     """Return a share with Wilson's interval, which is valid for small numbers and near 0 and 1 too. `number` must be
     above 0."""
-    value = part / number
-    middle, weight = part + Z**2 / 2, number + Z**2
-    half = Z * math.sqrt(part * (1 - value) + Z**2 / 4)
-    # Rounding may put the end of an interval at a hair's breadth from the share.
-    low, high = min((middle - half) / weight, value), max((middle + half) / weight, value)
-    return Interval(value, low, high, number)
+    test = stats.binomtest(part, number)
+    ends = test.proportion_ci(LEVEL, method="wilson")
+    return Interval(test.statistic, float(ends.low), float(ends.high), number)
 
 
 def mean(values: Sequence[float] | Array) -> Interval:
@@ -56,13 +53,11 @@ def mean(values: Sequence[float] | Array) -> Interval:
     n, value = len(numbers), float(np.mean(numbers))
     if n < 2:
         return Interval(value, math.nan, math.nan, n)
-    error = float(numbers.std(ddof=1)) / math.sqrt(n)
-    half = float(special.stdtrit(n - 1, (1 + LEVEL) / 2)) * error
+    half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1) * stats.sem(numbers))
     return Interval(value, value - half, value + half, n)
 
 
 def is_right_or_wrong(scores: Sequence[float] | Array) -> bool:
-    """Return whether all scores are 0 or 1."""
     return bool(np.isin(scores, (0.0, 1.0)).all())
 
 
@@ -84,20 +79,15 @@ def paired_share_difference(better: int, worse: int, number: int) -> Interval:
 
 
 def mcnemar(better: int, worse: int) -> float:
-    """Return the two-sided p value of the exact McNemar test. Arguments: the numbers of documents on which only one of
-    two methods is right. 1 if there are none."""
-    number = better + worse
-    return min(1.0, 2 * float(special.bdtr(min(better, worse), number, 0.5)))
+    """Return the two-sided p value of the exact McNemar test. The arguments are those of `paired_share_difference`."""
+    return float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
 
 
 def holm(p: Sequence[float]) -> list[float]:
     """Return the p values corrected for their number by Holm's method, in the same order."""
-    corrected = [0.0] * len(p)
-    largest = 0.0
-    for rank, index in enumerate(sorted(range(len(p)), key=lambda index: p[index])):
-        largest = max(largest, min(1.0, (len(p) - rank) * p[index]))
-        corrected[index] = largest
-    return corrected
+    order = np.argsort(p)
+    corrected = np.minimum(1.0, np.maximum.accumulate(np.arange(len(p), 0, -1) * np.take(p, order)))
+    return [float(value) for value in corrected[np.argsort(order)]]
 
 
 # --- resampling ---
@@ -182,10 +172,8 @@ def _cluster_sums(parts: Array, clusters: Sequence[int] | Array | None) -> Array
     parts = np.asarray(parts, dtype=np.float64)
     if clusters is None:
         return parts
-    _, cluster = np.unique(np.asarray(clusters), return_inverse=True)
-    sums = np.zeros((int(cluster.max()) + 1, parts.shape[1]))
-    np.add.at(sums, cluster, parts)
-    return sums
+    _, cluster = np.unique(clusters, return_inverse=True)
+    return np.column_stack([np.bincount(cluster, column) for column in parts.T])
 
 
 # --- a bound on a loss ---
@@ -206,8 +194,6 @@ def paired_loss_p_value(worse: int, better: int, number: int, most: float) -> fl
     Medicine 27, 3540, 2008). The rates are a grid that is dense at both ends, where few documents are gained, and where
     few are neither lost nor gained.
     """
-    from scipy import stats
-
     lost: Array = np.arange(number + 1, dtype=np.float64)
     # For each number of losses, the least number of gains that is at least as extreme, by bisection.
     seen = _tango_score(np.array([float(worse)]), np.array([float(better)]), number, most)[0] - 1e-9
