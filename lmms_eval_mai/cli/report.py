@@ -15,7 +15,6 @@ from typing import Any
 
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
-from lmms_eval_mai.analysis.runs.other_methods import add_replays
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.tables import build, page, seconds
 from lmms_eval_mai.analysis.tables.formats import FORMATS
@@ -90,7 +89,7 @@ def main(given: argparse.Namespace) -> None:
     if wrong := [threshold for threshold in given.min_confidence if not 0 < threshold <= 1]:
         raise ArgumentError(f"--min_confidence {wrong[0]:g} must be above 0 and at most 1.")
     runs = build.read(given.folders)
-    runs.gaps += add_replays(runs, methods, given.min_confidence or [DEFAULT_CONFIDENCE])
+    runs.gaps += runs.add_replays(methods, given.min_confidence or [DEFAULT_CONFIDENCE])
     report = build.of_runs(runs, tables, profile)
     print(FORMATS[given.format](report), end="")
     if given.format in ("csv", "latex"):  # the other formats end with them

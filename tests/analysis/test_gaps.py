@@ -131,7 +131,7 @@ def test_of_two_runs_of_a_method_the_one_with_more_documents_is_used(tmp_path: P
     more = POPE.write(tmp_path, "mai", time="20260102_000000")
     less = World("pope", POPE.documents[:2]).write(tmp_path, "mai", time="20260103_000000")
     runs = read([tmp_path])
-    assert [run.file for run in runs.of("cascade")] == [more] and [run.file for run in runs.unused] == [less]
+    assert [run.file for run in runs.select("cascade")] == [more] and [run.file for run in runs.unused] == [less]
     (gap,) = runs.gaps
     assert str(less) in gap and str(more) in gap
 

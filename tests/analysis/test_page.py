@@ -146,7 +146,7 @@ def shown(request: pytest.FixtureRequest, chromium: Any, file: Path) -> Iterator
 def test_filters_leave_the_samples_that_the_report_counts(shown: Any, runs: Runs) -> None:
     from playwright.sync_api import expect
 
-    (run,) = runs.of("cascade", "pope")
+    (run,) = runs.select("cascade", benchmark="pope")
     wrong = (run.samples.exit == "transfer") & (run.samples.score == 0)
     shown.select_option("#run", label="POPE: MAI 8B + 2B-R")
     expect(shown.locator("#number")).to_have_text("60 of 60 samples")

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from support.folders import Answers, World
 
-from lmms_eval_mai.analysis.runs.other_methods import add_replays, replay_of
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.tables.build import read
 from lmms_eval_mai.method.agreement import AgreementRules
@@ -63,14 +62,14 @@ def two_stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.mark.parametrize("method", METHODS_OF_TEST, ids=lambda method: str(method.name))
 def test_a_replay_does_what_the_steps_say(two_stage: tuple[str, World, Runs], method: Method) -> None:
     suffix, world, runs = two_stage
-    base = next(run for run in runs.of("full_rt") if run.setup.method.name == "full_rt")
-    found = replay_of(runs, base, method, world.min_confidence)
+    base = next(run for run in runs.select("full_rt") if run.setup.method.name == "full_rt")
+    found = runs.replay(base, method, world.min_confidence)
     assert found is not None
     for one, made in zip(world.documents, found.itertuples(), strict=True):
         exit, answer, calls = world.walk(one, method, suffix)  # a loop over the steps
-        tokens = [sum(call["output_tokens"] for call in calls if call["side"] == side) for side in ("small", "large")]
         assert (made.exit, made.answer or "", made.score) == (exit, answer, answer == "red")
-        assert [made.small_tokens, made.large_tokens] == tokens
+        assert made.output_tokens == sum(call["output_tokens"] for call in calls)
+        assert sorted(name.partition(".")[0] for name in made.calls) == sorted(call["side"] for call in calls)
     assert set(found.exit) == set(method.exits)
 
 
@@ -128,11 +127,10 @@ def check(
         world.write(folder / "runs", "full_rt", time="20260102_000000")
     dataclasses.replace(world, agree=agree, options=options).write(folder / "other", "mai", suffix)
     runs = read([folder / "runs"])
-    ((run,), (expected,)) = (read([folder / name]).of("cascade") for name in ("runs", "other"))
-    documents = replay_of(runs, run, MAI, None, AgreementRules(**options))
+    ((run,), (expected,)) = (read([folder / name]).select("cascade") for name in ("runs", "other"))
+    documents = runs.replay(run, MAI, None, AgreementRules(**options))
     assert documents is not None
     assert list(expected.samples.exit) != list(run.samples.exit)
-    documents["output_tokens"] = documents.small_tokens + documents.large_tokens
     for column in ("exit", "score", "output_tokens"):
         assert list(documents[column]) == list(expected.samples[column]), column
 
@@ -154,8 +152,8 @@ def test_methods_and_thresholds_have_a_row_each_or_a_sentence_that_names_them(
     for method, suffix in (("mai", "s"), ("full_rt", "s"), ("large", "r")):
         world.write(tmp_path, method, suffix, time=method)
         runs = read([tmp_path])
-        sentences = list(add_replays(runs, methods, (0.9, 0.25)))
-        added = [(run.setup.method.name, run.setup.min_confidence) for run in runs.every() if run.is_replay]
+        sentences = list(runs.add_replays(methods, (0.9, 0.25)))
+        added = [(run.setup.method.name, run.setup.min_confidence) for run in runs.select() if run.is_replay]
         found.append(([one for one in added if one[1]], len(sentences)))
     own, confidence = ([(name, 0.25), (name, 0.9)] for name in ("own_thinking", "mai_confidence"))
     # MAI asked for thinking where the answer is less sure than 0.25, and not everywhere where it is less sure than 0.9.
@@ -170,8 +168,8 @@ def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer
     others = [*PAGES.documents[:3], dataclasses.replace(PAGES.documents[3], gold="another")]
     dataclasses.replace(loose, documents=others).write(tmp_path, "full_rt", time="20260102_000000")
     runs = read([tmp_path])
-    (run,) = runs.of("cascade")
-    assert replay_of(runs, run, MAI, None, AgreementRules(0.85)) is None
+    (run,) = runs.select("cascade")
+    assert runs.replay(run, MAI, None, AgreementRules(0.85)) is None
 
 
 def test_methods_are_replayed_once_for_each_pair_transfer_and_rule_of_agreement(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_profile_of_ones_own_gives_the_seconds_of_each_method(tmp_path: Path, 
 def test_models_that_a_profile_lacks_have_no_seconds_and_a_broken_file_is_refused(tmp_path: Path) -> None:
     dataclasses.replace(POPE, small="a").write(tmp_path / "out", "mai")
     runs = build.read([tmp_path / "out"])
-    assert [PAPER.of_run(run) for run in runs.of("cascade")] == [None]
+    assert [PAPER.of_run(run) for run in runs.select("cascade")] == [None]
     (tmp_path / "profile.json").write_text('{"device": "here"}')
     for name in ("profile.json", "missing.json"):
         with pytest.raises(ArgumentError, match=name):

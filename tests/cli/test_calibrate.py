@@ -330,8 +330,7 @@ def test_a_method_answers_with_its_baseline_where_no_answer_is_sure(
     assert decided is not None and base is not None
     assert list(decided.answer) == list(base.answer) and list(decided.score) == list(base.score)
     assert set(decided.exit) == {method.exits[-1]}
-    tokens = decided.small_tokens + decided.large_tokens
-    assert list(tokens) == [104] * 3 if baseline == "large-r" else [109] * 3
+    assert list(decided.output_tokens) == [104] * 3 if baseline == "large-r" else [109] * 3
 
 
 def test_an_unreadable_answer_of_the_baseline_is_the_same_as_itself_and_as_no_other_answer(

@@ -16,10 +16,10 @@ from lmms_eval_mai.analysis.paper_numbers import benchmark_name
 from lmms_eval_mai.analysis.report import Estimate
 from lmms_eval_mai.analysis.runs import metrics
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
-from lmms_eval_mai.analysis.runs.other_methods import has_rules, replay_of
-from lmms_eval_mai.analysis.runs.replay import CallsByName, call_names, replay, tokens, verify_each
+from lmms_eval_mai.analysis.runs.replay import CallsByName, call_names, replay
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.method.agreement import verify
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, benchmark_of
 from lmms_eval_mai.method.methods import FULL_RT, LARGE_THINK, NEVER, Method, Stop, asks_of
 
@@ -114,8 +114,11 @@ def losses_of_runs(runs: Runs, promise: Promise) -> list[Losses]:
 def _calibrated_runs(runs: Runs, is_scored: bool) -> list[FinishedRun]:
     """Return a run of each pair on each benchmark: a cascade, or else a run of the large model, which others
     complete."""
-    cascades = runs.replayable("cascade", is_scored=is_scored)
-    cascades = [run for run in cascades if has_rules(run) or run.benchmark == GENERIC.name]
+    cascades = [  # lmms-eval's own tasks have general rules of agreement, and not those of their benchmark
+        run
+        for run in runs.replayable("cascade", is_scored=is_scored)
+        if run.benchmark == GENERIC.name or (run.benchmark in BENCHMARKS and run.setup.variant is not None)
+    ]
     benchmarks = {run.benchmark for run in cascades}
     others = runs.replayable("own", "alone", is_scored=is_scored)
     return [*cascades, *(run for run in others if run.benchmark not in benchmarks)]
@@ -126,6 +129,7 @@ def _losses(runs: Runs, run: FinishedRun, promise: Promise) -> Losses | None:
     documents = _documents(runs, run, promise)
     if documents is None:
         return None
+    # What `Verifier.holds` (method/walk.py) decides at one threshold, at all of them.
     logprobs = [math.log(threshold) for threshold in THRESHOLDS]
     is_first = documents.may_be_first.to_numpy()[:, None] & (documents.logprob.to_numpy()[:, None] >= logprobs)
 
@@ -178,8 +182,8 @@ def _documents(runs: Runs, run: FinishedRun, promise: Promise) -> pd.DataFrame |
             "cheapest": cheapest.score,
             "never": never.score,
             "baseline": baseline.score,
-            "cheapest_tokens": tokens(cheapest),
-            "never_tokens": tokens(never),
+            "cheapest_tokens": cheapest.output_tokens,
+            "never_tokens": never.output_tokens,
             "first_tokens": sum(frames[name].output_tokens.fillna(0) for name in asked),
         }
     )
@@ -191,18 +195,21 @@ def _scored_by_baseline(run: FinishedRun, frames: CallsByName, promise: Promise)
     last = str(call_names(promise.baseline, run.setup.replay_setup)[promise.baseline.stops[-1].answer].answer)
     if last not in frames:
         return frames
-    answers = frames[last].parsed
+    benchmark, answers = benchmark_of(run.benchmark), frames[last].parsed
+
+    def score(answer: object, other: object) -> float:
+        both = isinstance(answer, str) and isinstance(other, str)
+        return float(both and verify(benchmark, answer, other, run.rules))
+
     return {
-        name: frame.assign(
-            score=1.0 if name == last else verify_each(run.benchmark, frame.parsed, answers, run.rules) * 1.0
-        )
+        name: frame.assign(score=1.0 if name == last else [*map(score, frame.parsed, answers)])
         for name, frame in frames.items()
     }
 
 
 def _distance(runs: Runs, run: FinishedRun) -> Estimate | None:
     """Return the score of large R minus that of Full RT, in points. None: one of them is not known."""
-    full_rt, large_r = (replay_of(runs, run, method) for method in BASELINES.values())
+    full_rt, large_r = (runs.replay(run, method) for method in BASELINES.values())
     if run.samples.score.isna().any() or full_rt is None or large_r is None:
         return None
     comparison = metrics.compare(metrics.plain(large_r.score), metrics.plain(full_rt.score), "", runs.clusters(run))

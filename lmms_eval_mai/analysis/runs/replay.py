@@ -17,7 +17,7 @@ import pandas as pd
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.setups import Setup
 from lmms_eval_mai.contract import SIDES
-from lmms_eval_mai.method.agreement import AgreementRules, verify
+from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import Method, Stop
 from lmms_eval_mai.method.walk import AskCalls, Verifier, calls_of, walk
@@ -98,9 +98,10 @@ CallsOfDocument = Mapping[str, FinishedCall]
 def replay(
     method: Method, frames: CallsByName, setup: Setup, benchmark: str, rules: AgreementRules, threshold: float | None
 ) -> pd.DataFrame | None:
-    """Return `exit`, `answer` (parsed), `score`, `small_tokens`, `large_tokens` and the `calls` of each document. None:
-    one lacks a call. `setup`: that of the run whose documents these are. `threshold`: of stops without one of their
-    own."""
+    """Return `exit`, `answer` (parsed), `score`, `output_tokens` and the `calls` of each document. None: one lacks a
+    call. `setup`: that of the run whose documents these are. `threshold`: of stops without one of their own."""
+    if not frames:
+        return None
     names, verifier = call_names(method, setup), Verifier(benchmark_of(benchmark), rules, threshold or 1.0)
     index = next(iter(frames.values())).index
     found: dict[int, dict[str, FinishedCall]] = {document: {} for document in index}
@@ -113,9 +114,9 @@ def replay(
     rows = [_replayed(method, verifier, names, calls) for calls in found.values()]
     if any(row is None for row in rows):
         return None
-    numbers = ["score", "small_tokens", "large_tokens"]
-    documents = pd.DataFrame(rows, index, dtype=object).astype(dict.fromkeys(numbers, float))
-    if documents[numbers].isna().any(axis=None):
+    numbers = {"score": float, "output_tokens": float}
+    documents = pd.DataFrame(rows, index, dtype=object).astype(numbers)
+    if documents[[*numbers]].isna().any(axis=None):
         return None
     for number, stop in enumerate(method.stops):
         if stop.sure:
@@ -131,21 +132,19 @@ def _replayed(
     """Return the row of a document. None: it lacks a call."""
     answers: dict[str, FinishedCall] = {}
     made: dict[str, float] = {}
-    tokens = {"small": 0.0, "large": 0.0}
     for step in walk(method, verifier, answers):
         if isinstance(step, Stop):
             answer = answers[step.answer]
-            spent = {f"{side}_tokens": number for side, number in tokens.items()}
-            return {"exit": step.exit, "answer": answer.parsed, "score": answer.score, **spent, "calls": (*made,)}
+            row = {"exit": step.exit, "answer": answer.parsed, "score": answer.score, "calls": (*made,)}
+            return row | {"output_tokens": sum(made.values())}
         for ask in step:
             of_ask = names[ask.name]
             needed = [str(name) for name in dict.fromkeys((of_ask.thinking, of_ask.answer))]
             if any(name not in calls for name in needed):
                 return None
             for name in (*needed, str(of_ask.score)):  # `explain` and `think` are one call in a task with prompt E
-                if name in calls and name not in made:
+                if name in calls:
                     made[name] = calls[name].output_tokens
-                    tokens[ask.side] += made[name]
             answers[ask.name] = calls[needed[-1]]
     raise AssertionError("a walk ends with a stop")
 
@@ -156,25 +155,13 @@ def _lacks_probability(answers: Collection[FinishedCall]) -> bool:
     return len(readable) > 0 and all(answer.answer_logprob is None for answer in readable)
 
 
-def verify_each(benchmark: str, a: pd.Series, b: pd.Series, rules: AgreementRules) -> pd.Series:
-    """Return whether two parsed answers agree, for each document."""
-    record, pairs = benchmark_of(benchmark), zip(a, b, strict=True)
-    flags = [isinstance(x, str) and isinstance(y, str) and verify(record, x, y, rules) for x, y in pairs]
-    return pd.Series(flags, index=a.index, dtype=bool)
-
-
-def tokens(documents: pd.DataFrame) -> pd.Series:
-    """Return the output tokens of both models for each document of a replay."""
-    return documents.small_tokens + documents.large_tokens
-
-
 def run_of_replay(run: FinishedRun, setup: Setup, documents: pd.DataFrame, frames: CallsByName) -> FinishedRun:
     """Return the result of a replay as a run. `setup`: that of the new run. It has no times."""
     parsed = documents.answer
     samples = run.samples.assign(
         score=documents.score,
         predicted=parsed.where(parsed.isin(("yes", "no")), "other").where(run.samples.predicted.notna(), None),
-        output_tokens=tokens(documents),
+        output_tokens=documents.output_tokens,
         exit=documents.exit,
         readable=parsed.notna(),
         parsed=parsed,

@@ -1,6 +1,7 @@
 """All runs of a report by benchmark and setup: finding them, their names, scores, costs and comparisons."""
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 
@@ -16,6 +17,7 @@ from lmms_eval_mai.analysis.runs.metrics import Clusters, Comparison
 from lmms_eval_mai.analysis.runs.replay import CallsByName, calls_by_name, joined_calls, replay, run_of_replay
 from lmms_eval_mai.analysis.runs.setups import FAMILIES, NAMES, MethodFamily, Options, Setup
 from lmms_eval_mai.contract import SIDES, Side
+from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import FULL_RT, MAI, Ask, Method, Stop
 
@@ -45,7 +47,7 @@ class Runs:
         for run in in_order:
             for short_run in short_answers(run) if run not in self.unused else ():
                 self.add(short_run)
-        self._clusters = {name: _clusters(self.of_benchmark(name)) for name in self.benchmarks()}
+        self._clusters = {name: _clusters(self.select(benchmark=name)) for name in self.benchmarks()}
         self.calls_by_name = functools.cache(self._calls_by_name)
         self.score = functools.cache(self._score)
 
@@ -64,19 +66,19 @@ class Runs:
         names = {benchmark for benchmark, _ in self.runs}
         return sorted(names, key=lambda name: (papers.index(name) if name in papers else len(papers), name))
 
-    def of(self, family: MethodFamily, benchmark: str | None = None) -> Iterator[FinishedRun]:
-        """Yield the runs of a family of methods, sorted by benchmark, model and setup."""
-        for name in self.benchmarks() if benchmark is None else [benchmark]:
-            runs = [run for run in self.runs.values() if run.benchmark == name and run.setup.family == family]
-            yield from sorted(runs, key=lambda run: (size(run.setup.model), run.setup.model, self.name(run.setup)))
+    def select(self, *families: MethodFamily, benchmark: str = "") -> list[FinishedRun]:
+        """Return the runs of these families on a benchmark, or all, sorted by benchmark, family, model and setup."""
+        benchmarks, chosen = self.benchmarks(), families or FAMILIES
 
-    def of_benchmark(self, benchmark: str) -> list[FinishedRun]:
-        """Return all runs on a benchmark: single models, Full RT, then the cascades."""
-        return [run for family in FAMILIES for run in self.of(family, benchmark)]
+        def key(run: FinishedRun) -> tuple[int, int, float, str, str]:
+            setup = run.setup
+            papers = paper_numbers.family(setup.model)
+            size = float(papers[1].removesuffix("B")) if papers else math.inf
+            family = FAMILIES.index(setup.family)
+            return benchmarks.index(run.benchmark), family, size, setup.model, self.name(setup)
 
-    def every(self) -> list[FinishedRun]:
-        """Return all runs by benchmark: single models, Full RT, then the cascades."""
-        return [run for benchmark in self.benchmarks() for run in self.of_benchmark(benchmark)]
+        runs = (run for run in self.runs.values() if run.setup.family in chosen and benchmark in ("", run.benchmark))
+        return sorted(runs, key=key)
 
     def short_answer_run(self, run: FinishedRun, side: Side) -> FinishedRun | None:
         """Return the run of one model of a pair with S, or with the own prompt of another task."""
@@ -87,8 +89,9 @@ class Runs:
         this model."""
         if run.setup.family != "alone":
             return self.get(run.benchmark, run.setup.full_rt())
-        runs = (other for other in self.of("full_rt", run.benchmark) if other.setup.method == FULL_RT)
-        return next((other for other in runs if other.setup.model == run.setup.model), None)
+        named = FULL_RT, run.setup.model
+        runs = self.select("full_rt", benchmark=run.benchmark)
+        return next((other for other in runs if (other.setup.method, other.setup.model) == named), None)
 
     def pair(self, run: FinishedRun) -> tuple[str, str]:
         """Return the small and the large model. The small one is empty if neither the run nor Full RT has one."""
@@ -106,7 +109,7 @@ class Runs:
 
         found: list[FinishedRun] = []
         for family in families:
-            for run in sorted(self.of(family), key=rank):
+            for run in sorted(self.select(family), key=rank):
                 same = [other for other in found if same_documents_and_models(other, run)]
                 is_new = run.rules not in [other.rules for other in same] if family == "cascade" else not same
                 asks_large = run.ours and not run.is_replay and bool((run.calls.side == "large").any())
@@ -114,9 +117,35 @@ class Runs:
                     found.append(run)
         return found
 
+    def replay(
+        self, run: FinishedRun, method: Method, threshold: float | None = None, rules: AgreementRules | None = None
+    ) -> pd.DataFrame | None:
+        """Return what a method would have done on the documents of a run (`replay`). None: a call is not known."""
+        setup, calls = run.setup.replay_setup, self.calls_by_name(run)
+        return replay(method, calls, setup, run.benchmark, rules or run.rules, threshold)
+
+    def add_replays(self, methods: Sequence[Method], thresholds: Sequence[float]) -> Iterator[str]:
+        """Add the result of each method at each threshold, for each pair on each benchmark. Yields a sentence for each
+        one that cannot be replayed."""
+        runs = self.replayable("cascade", "own", "full_rt", "alone")
+        for method in methods:
+            for threshold in thresholds if method.needs_threshold else [None]:
+                replays = [(run, self.replay(run, method, threshold)) for run in runs]
+                for run, documents in replays:
+                    if documents is not None:
+                        setup = run.setup.replay_setup.with_method(method, threshold)
+                        self.add(run_of_replay(run, setup, documents, self.calls_by_name(run)))
+                if all(documents is None for _, documents in replays):
+                    asked = ", ".join(ask.name for ask in method.asks)
+                    shown = method.name + (f",min_confidence={threshold:g}" if threshold else "")
+                    yield (
+                        f"method={shown} cannot be replayed: its calls ({asked}) are not all in these runs of one "
+                        "pair, on the same documents, with the same decoding."
+                    )
+
     def _calls_by_name(self, run: FinishedRun) -> CallsByName:
         """Return all calls on the documents of a run with its models."""
-        runs = self.of_benchmark(run.benchmark)
+        runs = self.select(benchmark=run.benchmark)
         others = (other for other in runs if other is not run and other.ours and not other.is_replay)
         return joined_calls(run, others, *self.pair(run))
 
@@ -162,7 +191,7 @@ class Runs:
                 f"{name}: {len(clusters):,} documents in {clusters.nunique():,} clusters that share an image or a "
                 "question. Intervals and p resample whole clusters."
             )
-        is_known = any(run.samples.images.notna().all() for run in self.of_benchmark(benchmark))
+        is_known = any(run.samples.images.notna().all() for run in self.select(benchmark=benchmark))
         if benchmark_of(benchmark).shares_images and not is_known:
             return (
                 f"{name}: documents of this benchmark share images, and these runs do not tell which. Intervals and p "
@@ -187,12 +216,6 @@ class Runs:
         a, b = first.samples.loc[both], second.samples.loc[both]
         same = a.score.notna() & b.score.notna() & (a.target == b.target)
         return metrics.compare(a[same], b[same], first.benchmark, self.clusters(first))
-
-
-def size(model: str) -> float:
-    """Return the billions of parameters in the paper's name of a model. Others come after them."""
-    papers = paper_numbers.family(model)
-    return float(papers[1].removesuffix("B")) if papers else 1e6
 
 
 def same_documents_and_models(first: FinishedRun, second: FinishedRun) -> bool:
@@ -235,10 +258,10 @@ def short_answers(run: FinishedRun) -> Iterator[FinishedRun]:
     """Yield the runs that are inside another one: each model with the Simple prompt. Their answers are scored here."""
     if run.setup.family == "alone" or not run.ours:
         return
-    frames = {name: frame.reindex(run.samples.index) for name, frame in calls_by_name(run).items()}
+    calls = {name: frame.reindex(run.samples.index) for name, frame in calls_by_name(run).items()}
     for side in SIDES:
         method = Method(side, (Ask(side, "simple"), Stop(side, f"{side}.simple")))
         setup = run.setup.short_answers(side)
-        documents = replay(method, frames, setup, run.benchmark, run.rules, None) if frames else None
+        documents = replay(method, calls, setup, run.benchmark, run.rules, None)
         if documents is not None and len(documents):
-            yield run_of_replay(run, setup, documents, frames)
+            yield run_of_replay(run, setup, documents, calls)

@@ -50,7 +50,7 @@ def _other_numbers(runs: Runs) -> Iterator[str]:
     """Yield a sentence for each benchmark on which runs of the paper's models have other numbers of documents."""
     for benchmark in runs.benchmarks():
         expected = documents(benchmark)
-        numbers = {run.documents for run in runs.of_benchmark(benchmark) if family(run.setup.model)}
+        numbers = {run.documents for run in runs.select(benchmark=benchmark) if family(run.setup.model)}
         if expected is not None and numbers and numbers != {expected}:
             shown = ", ".join(map(str, sorted(numbers)))
             yield (
@@ -61,7 +61,7 @@ def _other_numbers(runs: Runs) -> Iterator[str]:
 
 def _on_calibrated(runs: Runs) -> Iterator[str]:
     """Yield a sentence for each run whose threshold was chosen with documents that it is scored on."""
-    for run in runs.every():
+    for run in runs.select():
         if used := int(run.samples.chose_threshold.sum()):
             yield (
                 f"{benchmark_name(run.benchmark)}: {used:,} of the {len(run.samples):,} scored answers of "

@@ -86,7 +86,7 @@ def html(report: Report, runs: Runs, images: Images) -> str:
 def score_over_tokens(runs: Runs, benchmark: str) -> dict[str, Any] | None:
     """Return the figure of a benchmark: its points and ticks with their places, and each point in words. None: no
     method has a score and output tokens."""
-    costs = {run: sum(spent(run)[f"{side}_tokens"] or 0 for side in SIDES) for run in runs.of_benchmark(benchmark)}
+    costs = {run: sum(spent(run)[f"{side}_tokens"] or 0 for side in SIDES) for run in runs.select(benchmark=benchmark)}
     methods = [(run, tokens, score) for run, tokens in costs.items() if tokens and (score := runs.score(run))]
     if not methods:
         return None
@@ -131,7 +131,9 @@ def ticks(values: Sequence[float], choices: Sequence[float]) -> list[float]:
 
 def shown_runs(runs: Runs) -> list[FinishedRun]:
     """Return the runs whose samples the page shows: the cascades first, then Full RT, then single models."""
-    return [run for family in reversed(FAMILIES) for run in runs.of(family) if not run.is_replay and len(run.samples)]
+    return [
+        run for family in reversed(FAMILIES) for run in runs.select(family) if not run.is_replay and len(run.samples)
+    ]
 
 
 def samples(run: FinishedRun, images: Mapping[int, int]) -> list[dict[str, Any]]:

@@ -67,7 +67,7 @@ PAPERS_NOTE = (
 def tables(runs: Runs, chosen: Collection[str], profile: Profile) -> Iterator[Table]:
     """Yield the tables that have one of the chosen numbers. `profile`: the times of Table 11."""
     keys = [key for key, (numbers, *_) in TABLES.items() if not {*map(str, numbers)}.isdisjoint(chosen)]
-    every = runs.every()
+    every = runs.select()
     cells = {one for run in every for one in _cells_of(runs, run)}
     every_time = ((run, profile.of_run(run)) for run in every if "table-11" in keys)
     times = {run: seconds for run, seconds in every_time if seconds is not None}

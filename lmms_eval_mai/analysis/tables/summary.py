@@ -43,7 +43,7 @@ def method_table(runs: Runs) -> Iterator[Table]:
         exits = run.samples.exit.dropna()
         return runs.share(run, exits == exit) if run.setup.family in ("cascade", "own") and exit in set(exits) else None
 
-    every = runs.every()
+    every = runs.select()
     exits = [exit for method in (*METHODS.values(), *(run.setup.method for run in every)) for exit in method.exits]
     ordered = sorted(dict.fromkeys(exits), key=lambda exit: ORDER.index(exit) if exit in ORDER else len(ORDER))
 
@@ -81,9 +81,9 @@ def comparisons(runs: Runs) -> Iterator[Against]:
     """Yield the comparison of each cascade with every other method of its models. The p values of one cascade are
     adjusted for their number (Holm)."""
     done: set[FinishedRun] = set()
-    for run in runs.of("cascade"):
+    for run in runs.select("cascade"):
         done.add(run)  # two cascades are compared once
-        others = [other for other in runs.of_benchmark(run.benchmark) if other not in done]
+        others = [other for other in runs.select(benchmark=run.benchmark) if other not in done]
         compared = {
             other: comparison
             for other in others

@@ -76,13 +76,13 @@ def test_killed_command_has_the_results_of_an_undisturbed_run_and_makes_no_call_
     assert [result(sample) for sample in mai] == [result(sample) for sample in demo_run[1]]
     assert all(call["shared"] for sample in mai for call in sample["token_counts"][0]["calls"])
     runs = read([tmp_path / "out"])
-    paper, confident = sorted(runs.of("cascade"), key=lambda run: run.setup.method != MAI)
+    paper, confident = sorted(runs.select("cascade"), key=lambda run: run.setup.method != MAI)
     threshold = parse({"pair": "demo", "method": "mai_confidence"}).thresholds.of("shapes")
     # What the report shows of this threshold.
     computed = replay(MAI_CONFIDENCE, runs.calls_by_name(paper), paper.setup, "shapes", paper.rules, threshold)
     assert computed is not None and "confident" in set(computed.exit)
     assert list(computed.exit) == list(confident.samples.exit)
-    assert list(computed.small_tokens + computed.large_tokens) == list(confident.samples.output_tokens)
+    assert list(computed.output_tokens) == list(confident.samples.output_tokens)
     final = {
         (name, sample["doc_id"], call["side"], call["prompt"], call.get("of", "")): call["total_s"]
         for name, of_run in found.items()
