@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(given: argparse.Namespace) -> int:
     """Print the thresholds and write the file. Returns 1 if no threshold keeps the promise. Raises a `MaiError`."""
     from lmms_eval_mai.analysis.calibrate import losses
-    from lmms_eval_mai.analysis.calibrate.choice import choice_table, choose, promised, refusal
+    from lmms_eval_mai.analysis.calibrate.choice import Choice, choice_table, promised, refusal, threshold_index
     from lmms_eval_mai.analysis.report import Report
     from lmms_eval_mai.analysis.tables import build
     from lmms_eval_mai.analysis.tables.formats import markdown
@@ -49,7 +49,8 @@ def main(given: argparse.Namespace) -> int:
     runs = build.read(given.folders)
     for gap in runs.gaps:
         tell(gap)
-    choices = [choose(one, promise) for one in losses.losses_of_runs(runs, promise)]
+    found = losses.losses_of_runs(runs, promise)
+    choices = [Choice(one, threshold_index(one.values, one.is_exact, promise)) for one in found]
     print(markdown(Report(tuple(choice_table(choices, promise)))))
     for choice in choices:
         if choice.losses.run.is_part:

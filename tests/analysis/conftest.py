@@ -1,14 +1,14 @@
 """The report of all methods on yes-no questions with the paper's tables, which several test files look at."""
 
 import pytest
+from support.tables import report
 from support.worlds import WORLD, write_all
 
 from lmms_eval_mai.analysis.report import Report
-from lmms_eval_mai.analysis.tables import build
 
 
 @pytest.fixture(scope="session")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("runs")
     write_all(WORLD, folder)
-    return build.report([folder], ("paper",))
+    return report([folder], ("paper",))

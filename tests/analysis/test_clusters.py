@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from support.folders import POPE, World, line, write_run
-from support.tables import row_of, value
+from support.tables import report, row_of, value
 from support.worlds import pope_world
 
 from lmms_eval_mai.analysis.report import Estimate, Report
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.tables.build import read, report
+from lmms_eval_mai.analysis.tables.build import read
 
 
 @pytest.fixture(scope="module")

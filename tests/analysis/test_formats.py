@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from support.folders import POPE
-from support.tables import row_of
+from support.tables import report, row_of
 from support.worlds import pope_world, write_all
 
 from lmms_eval_mai.analysis.report import Column, Estimate, Report, Table
-from lmms_eval_mai.analysis.tables.build import report
 from lmms_eval_mai.analysis.tables.formats import FORMATS, text
 
 

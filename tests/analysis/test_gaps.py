@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from support.folders import LARGE, POPE, SMALL, Answers, World, call, line, write_run
-from support.tables import value
+from support.tables import report, value
 
 from lmms_eval_mai.analysis.runs.folders import read_runs
 from lmms_eval_mai.analysis.runs.setups import Setup
 from lmms_eval_mai.analysis.tables import seconds
-from lmms_eval_mai.analysis.tables.build import read, report
+from lmms_eval_mai.analysis.tables.build import read
 from lmms_eval_mai.engines.scripted.engine import RecordedScript
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.files import load

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from support.folders import LARGE, POPE, TOKENS, Answers, World, write_run
-from support.tables import paper, row_of, value
+from support.tables import paper, report, row_of, value
 from support.worlds import WORLD, exit_of, final, write_all
 
 from lmms_eval_mai.analysis.report import Report
-from lmms_eval_mai.analysis.tables.build import report
 from lmms_eval_mai.method.methods import MAI
 
 

@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 from support.folders import Answers, World
+from support.tables import report
 from support.worlds import write_all
 
 from lmms_eval_mai.analysis.intervals import holm
 from lmms_eval_mai.analysis.report import Report
-from lmms_eval_mai.analysis.tables.build import report
 from lmms_eval_mai.analysis.tables.formats import frame
 
 Row = dict[str, Any]

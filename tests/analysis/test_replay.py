@@ -153,8 +153,8 @@ def test_methods_and_thresholds_have_a_row_each_or_a_sentence_that_names_them(
         world.write(tmp_path, method, suffix, time=method)
         runs = read([tmp_path])
         sentences = list(runs.add_replays(methods, (0.9, 0.25)))
-        added = [(run.setup.method.name, run.setup.min_confidence) for run in runs.select() if run.is_replay]
-        found.append(([one for one in added if one[1]], len(sentences)))
+        added = [(run.setup.method.name, dict(run.setup.options)) for run in runs.select() if run.is_replay]
+        found.append(([(name, options["min_confidence"]) for name, options in added if options], len(sentences)))
     own, confidence = ([(name, 0.25), (name, 0.9)] for name in ("own_thinking", "mai_confidence"))
     # MAI asked for thinking where the answer is less sure than 0.25, and not everywhere where it is less sure than 0.9.
     assert found == [(confidence[:1], 4), (confidence, 2), ([*own, *confidence], 0)]

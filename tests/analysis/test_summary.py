@@ -3,10 +3,8 @@
 from pathlib import Path
 
 from support.folders import line, write_run
-from support.tables import row_of
+from support.tables import report, row_of
 from support.worlds import WORLD, final
-
-from lmms_eval_mai.analysis.tables.build import report
 
 DOCUMENTS = WORLD.documents
 MAI = ("POPE", "MAI 8B + 2B-R")

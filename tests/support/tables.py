@@ -1,8 +1,15 @@
 """Cells of a report's tables by the names of their row and column."""
 
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.analysis.report import Cell, Estimate, Table
+from lmms_eval_mai.analysis.report import Cell, Estimate, Report, Table
+from lmms_eval_mai.analysis.tables import build
+
+
+def report(folders: Sequence[Path], tables: Collection[str] = ("all",)) -> Report:
+    return build.of_runs(build.read(folders), tables)
 
 
 def row_of(table: Table, *names: str) -> dict[str, Any]:

@@ -91,11 +91,6 @@ def threshold_index(values: Array, is_exact: bool, promise: Promise) -> int | No
     return number - 1 if number else None
 
 
-def choose(losses: Losses, promise: Promise) -> Choice:
-    """Return the cheapest threshold that keeps the promise."""
-    return Choice(losses, threshold_index(losses.values, losses.is_exact, promise))
-
-
 def points(value: float) -> str:
     """Return a number of points in words."""
     return f"{value:g} point" if value == 1 else f"{value:g} points"

@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from lmms_eval_mai.analysis.frames import call_row, number, sample_row, samples_and_calls, wall_s_by_task
 from lmms_eval_mai.analysis.runs import traces
-from lmms_eval_mai.analysis.runs.setups import Setup, rules_of, setup_of, setup_of_other
+from lmms_eval_mai.analysis.runs.setups import AGREEMENT_OPTIONS, Setup, setup_of, setup_of_other
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.agreement import AgreementRules
@@ -32,8 +32,6 @@ CIRCULAR = 1_000_000
 """MMBench: the index of a rotated question is that of the question plus a multiple of this number."""
 SCORES = ("score", "exact_match", "relaxed_overall", "anls", "acc", "accuracy")
 """Fields of a line that hold a score of 0 to 1, the best first."""
-NO_SETUP = Setup(LARGE, "")
-"""That of a run whose samples are not read yet."""
 BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 
 
@@ -87,12 +85,11 @@ class Record:
         return self.trace.get("calls") or ()
 
 
-@dataclass(frozen=True)
-class FolderRuns:
+class FolderRuns(NamedTuple):
     """The runs in some folders, and a sentence for each gap."""
 
-    runs: Sequence[FinishedRun] = ()
-    gaps: Sequence[str] = ()
+    runs: list[FinishedRun]
+    gaps: list[str]
 
 
 def read_runs(folders: Sequence[Path]) -> FolderRuns:
@@ -112,9 +109,8 @@ def read_runs(folders: Sequence[Path]) -> FolderRuns:
         if not here:
             gaps.append(f"{folder} has no run: it has no results file of lmms-eval.")
     read = [one for file in files for one in _read(file)]
-    return FolderRuns(
-        [one for one in read if isinstance(one, FinishedRun)], [*gaps, *(one for one in read if isinstance(one, str))]
-    )
+    gaps += (one for one in read if isinstance(one, str))
+    return FolderRuns([one for one in read if isinstance(one, FinishedRun)], gaps)
 
 
 def records(run: FinishedRun) -> Iterator[Record]:
@@ -125,9 +121,9 @@ def records(run: FinishedRun) -> Iterator[Record]:
 def _read(file: Path) -> Iterator[FinishedRun | str]:
     """Yield the runs of one results file, or that of a file of traces, and sentences about them."""
     if file.name.endswith(traces.ENDING):
-        yield from _complete(
-            FinishedRun(file, file, traces.TASK, GENERIC.name, NO_SETUP, True, *samples_and_calls([], [])), 0
-        )
+        setup = Setup(LARGE, "")  # until the samples are read
+        run = FinishedRun(file, file, traces.TASK, GENERIC.name, setup, True, *samples_and_calls([], []))
+        yield from _complete(run, 0)
         return
     try:
         results = json.loads(file.read_bytes())
@@ -188,7 +184,7 @@ def _complete(run: FinishedRun, evaluated: int) -> Iterator[FinishedRun | str]:
     read = _read_samples(run)
     yield from _doubts(run, read, evaluated)
     try:
-        yield _with_samples(run, read)
+        yield replace(run, samples=read.samples, calls=read.calls, **_told_by(read.trace, run))
     except (*BROKEN, ArgumentError) as error:
         yield f"{run.samples_file} is not used: its traces are of another version ({error!r})."
 
@@ -223,24 +219,22 @@ def _doubts(run: FinishedRun, read: _Samples, evaluated: int) -> Iterator[str]:
         "documents without a line, which failed or were not reached": max(0, evaluated - len(samples)),
         "documents without a score from 0 to 1": samples.score.isna().sum() * (run.task != traces.TASK),
         "documents without a trace, which lmms-eval's response cache answered": samples.exit.isna().sum() * is_traced,
-        **{
-            f"calls of the {side} model that a token limit cut off": calls.cut_off[calls.side == side].sum()
-            for side in SIDES
-        },
     }
+    for side in SIDES:
+        doubts[f"calls of the {side} model that a token limit cut off"] = calls.cut_off[calls.side == side].sum()
     if any(doubts.values()):
         shown = "; ".join(f"{count} {what}" for what, count in doubts.items() if count)
         yield f"{run.samples_file}: there are {shown}."
 
 
-def _with_samples(run: FinishedRun, read: _Samples) -> FinishedRun:
-    """Return the run with its samples and calls, and with the setup of its trace. Raises what a broken trace raises."""
-    run = replace(run, samples=read.samples, calls=read.calls)
-    if not (trace := read.trace):
-        return run
+def _told_by(trace: Line, run: FinishedRun) -> dict[str, Any]:
+    """Return the fields of a run that its trace tells, if there is one. Raises what a broken trace raises."""
+    if not trace:
+        return {}
     prompt = traces.prompt_of(trace) if run.task == traces.TASK else (run.setup.variant, run.setup.two_stage)
-    setup, rules = setup_of(trace, *prompt, run.benchmark), rules_of(trace["options"])
-    return replace(run, ours=True, setup=setup, rules=rules, engines=trace["engines"])
+    setup, options = setup_of(trace, *prompt, run.benchmark), trace["options"]
+    rules = AgreementRules(**{name: options[name] for name in AGREEMENT_OPTIONS if name in options})
+    return {"ours": True, "setup": setup, "rules": rules, "engines": trace["engines"]}
 
 
 def _records(run: FinishedRun) -> Iterator[Record | None]:
@@ -282,13 +276,10 @@ def _label(text: str | None) -> str:
 
 def score_of_line(line: Line) -> float | None:
     """Return the score of a sample, 0 to 1, by the results of its task's scorer. None: no score is known."""
-    for name in SCORES:
-        value = line.get(name)
+    of_pope = (value.get("score") for value in line.values() if isinstance(value, dict))
+    for value in (*map(line.get, SCORES), *of_pope):
         if isinstance(value, int | float) and 0 <= value <= 1:
             return float(value)
-    for value in line.values():
-        if isinstance(value, dict) and isinstance(value.get("score"), int | float) and 0 <= value["score"] <= 1:
-            return float(value["score"])  # POPE's own task
     if isinstance(row := line.get("gpt_eval_score"), dict) and "prediction" in row:
         mmbench = BENCHMARKS["mmbench_en_dev"]
         return mmbench.score_of(mmbench.parse(str(row["prediction"]), row), str(row["answer"]))

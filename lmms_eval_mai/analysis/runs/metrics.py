@@ -1,7 +1,6 @@
 """Scores, differences and costs of samples, with their intervals. Documents that share an image form a cluster."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -21,7 +20,6 @@ Clusters: TypeAlias = pd.Series
 class Comparison:
     """Two methods on the same documents."""
 
-    n: int
     difference: Estimate
     """First minus second, in points."""
     only_first: int | None
@@ -29,8 +27,6 @@ class Comparison:
     only_second: int | None
     p: float
     """Of the difference: `intervals.swap_test`."""
-    adjusted: float | None = None
-    """p adjusted for the number of tests (Holm). None: this is one question that was asked before."""
 
 
 def score(samples: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> Estimate | None:
@@ -68,8 +64,7 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters:
         interval = intervals.paired_share_difference(better, worse, len(x))
     else:
         interval = difference(np.hstack([x, y]), intervals.difference(statistic), numbers)
-    p = intervals.swap_test(x, y, statistic, numbers)
-    return Comparison(len(x), estimate(interval), better, worse, p)
+    return Comparison(estimate(interval), better, worse, intervals.swap_test(x, y, statistic, numbers))
 
 
 def difference(parts: npt.NDArray[Any], statistic: Statistic, numbers: npt.NDArray[Any] | None) -> Interval:
@@ -81,12 +76,6 @@ def difference(parts: npt.NDArray[Any], statistic: Statistic, numbers: npt.NDArr
     same = intervals.paired_share_difference(0, 0, len(parts if numbers is None else np.unique(numbers)))
     low, high = max(interval.value + same.low, -1.0), min(interval.value + same.high, 1.0)
     return replace(interval, low=low, high=high)
-
-
-def adjusted(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return comparisons with p values that are adjusted for their number (Holm)."""
-    p = intervals.holm([comparison.p for comparison in comparisons])
-    return [replace(comparison, adjusted=value) for comparison, value in zip(comparisons, p, strict=True)]
 
 
 def plain(scores: pd.Series) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from lmms_eval_mai.contract import Side
 from lmms_eval_mai.method import methods, prompts
-from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, RULES, AgreementRules
+from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, RULES
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.files import of_steps
 from lmms_eval_mai.method.methods import FULL_RT, IN_TWO_STAGES, LARGE, MAI, VARIANT_OF, Method, prompt_of
@@ -69,11 +69,6 @@ class Setup:
         """The thinking prompt of a task that has neither E nor R."""
         think: Variant = dict(self.options).get("think", "R")
         return think
-
-    @property
-    def min_confidence(self) -> float | None:
-        """The threshold of the run. None: no stop uses it."""
-        return dict(self.options).get("min_confidence")
 
     @property
     def decoding(self) -> Options:
@@ -170,10 +165,6 @@ def setup_of_other(results: Mapping[str, Any], variant: Variant | None, two_stag
     named = next((arguments[name] for name in names if arguments.get(name)), config.get("model") or "")
     options = {"gen_kwargs": gen_kwargs} if gen_kwargs else {}
     return Setup(LARGE, str(named), "", variant, two_stage, pairs(options))
-
-
-def rules_of(options: Mapping[str, Any]) -> AgreementRules:
-    return AgreementRules(**{name: options[name] for name in AGREEMENT_OPTIONS if name in options})
 
 
 def identity(model: str) -> str:

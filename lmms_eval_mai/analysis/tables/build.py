@@ -18,25 +18,20 @@ CHOICES = ("paper", "all", *paper_tables.NUMBERS)
 """What `tables` may name."""
 
 
-def report(folders: Sequence[Path], tables: Collection[str] = ("all",)) -> Report:
-    """Return the report of all runs in the folders. `tables`: what to add to the summary, of `CHOICES`. Raises
-    `ArgumentError` if there is no run."""
-    return of_runs(read(folders), tables)
-
-
 def read(folders: Sequence[Path]) -> Runs:
     """Return the runs in the folders. Raises `ArgumentError` if a folder does not exist, or if there is no run."""
-    folder_runs = read_runs(folders)
-    if not folder_runs.runs:
+    runs, gaps = read_runs(folders)
+    if not runs:
         raise ArgumentError(
             f"{', '.join(map(str, folders))}: there is no run of lmms-eval. Run lmms-eval with --output_path and "
-            f"--log_samples, and give that path. {' '.join(folder_runs.gaps)}"
+            f"--log_samples, and give that path. {' '.join(gaps)}"
         )
-    return Runs(folder_runs.runs, folder_runs.gaps)
+    return Runs(runs, gaps)
 
 
 def of_runs(runs: Runs, tables: Collection[str] = ("all",), profile: seconds.Profile | None = None) -> Report:
-    """Return the report of the runs. `profile`: the times of Table 11; None: the paper's."""
+    """Return the report of the runs. `tables`: what to add to the summary, of `CHOICES`. `profile`: the times of Table
+    11; None: the paper's."""
     chosen = paper_tables.NUMBERS if {"paper", "all"} & {*tables} else tables
     made = [table for make in SUMMARY for table in make(runs)]
     made += paper_tables.tables(runs, chosen, profile or seconds.of_paper())

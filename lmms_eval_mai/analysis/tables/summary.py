@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from functools import partial
 
+from lmms_eval_mai.analysis import intervals
 from lmms_eval_mai.analysis.report import Column, Estimate, Table, table
-from lmms_eval_mai.analysis.runs import metrics
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.metrics import Comparison
 from lmms_eval_mai.analysis.runs.runs import Runs, name_columns
@@ -62,40 +62,31 @@ def method_table(runs: Runs) -> Iterator[Table]:
     )
     if any("mmmu" in run.benchmark for run in every):
         note += " On MMMU, lmms-eval's scorer guesses an option in place of an answer that it cannot read."
-    return table(
-        "methods",
-        "Methods: score in %, output tokens, exits in %, seconds per document",
-        columns,
-        every,
-        [note],
-    )
+    title = "Methods: score in %, output tokens, exits in %, seconds per document"
+    return table("methods", title, columns, every, [note])
 
 
 # --- the cascades against the others ---
 
-Against = tuple[FinishedRun, FinishedRun, Comparison]
-"""A cascade, another method, and their comparison."""
+Against = tuple[FinishedRun, FinishedRun, Comparison, float]
+"""A cascade, another method, their comparison, and its p adjusted for the number of them (Holm)."""
 
 
 def comparisons(runs: Runs) -> Iterator[Against]:
-    """Yield the comparison of each cascade with every other method of its models. The p values of one cascade are
-    adjusted for their number (Holm)."""
+    """Yield the comparison of each cascade with every other method of its models."""
     done: set[FinishedRun] = set()
     for run in runs.select("cascade"):
         done.add(run)  # two cascades are compared once
+        models = {run.setup.model, run.setup.small, ""}
         others = [other for other in runs.select(benchmark=run.benchmark) if other not in done]
-        compared = {
-            other: comparison
+        compared = [
+            (run, other, comparison)
             for other in others
-            if is_comparable(run, other) and (comparison := runs.compare(run, other)) is not None
-        }
-        adjusted = metrics.adjusted(list(compared.values()))
-        yield from ((run, other, comparison) for other, comparison in zip(compared, adjusted, strict=True))
-
-
-def is_comparable(run: FinishedRun, other: FinishedRun) -> bool:
-    """Return whether another run has models of this cascade only, or is not one of `mai_cascade`."""
-    return not other.ours or {other.setup.model, other.setup.small} <= {run.setup.model, run.setup.small, ""}
+            if (not other.ours or {other.setup.model, other.setup.small} <= models)
+            and (comparison := runs.compare(run, other)) is not None
+        ]
+        adjusted = intervals.holm([comparison.p for *_, comparison in compared])
+        yield from ((*one, p) for one, p in zip(compared, adjusted, strict=True))
 
 
 def comparison_table(runs: Runs) -> Iterator[Table]:
@@ -103,21 +94,17 @@ def comparison_table(runs: Runs) -> Iterator[Table]:
     columns: list[Column[Against]] = [
         *name_columns(runs, lambda row: row[0], "cascade"),
         Column("against", "text", 0, lambda row: runs.name(row[1].setup)),
-        Column("n", "count", 0, lambda row: row[2].n),
+        Column("n", "count", 0, lambda row: row[2].difference.n),
         Column("difference", "percent", 2, lambda row: row[2].difference),
         Column("only cascade\nright", "count", 0, lambda row: row[2].only_first),
         Column("only other\nright", "count", 0, lambda row: row[2].only_second),
         Column("p", "p", 0, lambda row: row[2].p),
-        Column("p,\nadjusted", "p", 0, lambda row: row[2].adjusted),
+        Column("p,\nadjusted", "p", 0, lambda row: row[3]),
     ]
-    return table(
-        "comparisons",
-        "Cascades against each other method: paired difference of the scores in points",
-        columns,
-        comparisons(runs),
-        (
-            "p: exchanges of both methods' answers with a difference at least as large (McNemar's exact test for right "
-            "or wrong answers). Adjusted (Holm): for the number of methods.",
-            "On POPE, the difference and p are those of F1.",
-        ),
+    title = "Cascades against each other method: paired difference of the scores in points"
+    notes = (
+        "p: exchanges of both methods' answers with a difference at least as large (McNemar's exact test for right or "
+        "wrong answers). Adjusted (Holm): for the number of methods.",
+        "On POPE, the difference and p are those of F1.",
     )
+    return table("comparisons", title, columns, comparisons(runs), notes)
