@@ -163,7 +163,6 @@ class Config(Arguments):
 
     @property
     def thresholds(self) -> Thresholds:
-        """Return the thresholds of the method."""
         if self.calibrated is not None:
             return self.calibrated.thresholds
         return Thresholds(self.min_confidence if isinstance(self.min_confidence, float) else DEFAULT_CONFIDENCE)
@@ -171,8 +170,8 @@ class Config(Arguments):
     @property
     def settings(self) -> Settings:
         """Return what a trace says about the run."""
-        # A trace has its threshold, and the thinking prompt of a task has priority over `think`.
         unused = {name for names, is_usable, _ in USABLE_IF if not is_usable(self) for name in names}
+        # A trace has its threshold, and the thinking prompt of a task has priority over `think`.
         names = RUN_ARGUMENTS - Config.without_effect() - unused - {"method", "min_confidence"}
         given = {name: getattr(self, name) for name in sorted(names)}
         options = {name: value for name, value in given.items() if value != DEFAULTS[name]}
@@ -205,11 +204,7 @@ USABLE_IF: tuple[tuple[Collection[str], Callable[[Config], bool], str | None], .
     (("native_gen_kwargs", "max_thinking_tokens"), lambda config: bool(config.native), "think=native"),
     (AGREEMENT_OPTIONS, lambda config: any(stop.agree for stop in config.method.stops), None),
     (("transfer_answer",), lambda config: any(ask.of for ask in config.method.asks), None),
-    (
-        ("think",),
-        lambda config: any(ask.prompt == "think" for ask in config.method.asks) or bool(config.native),
-        None,
-    ),
+    (("think",), lambda config: bool(config.native) or "think" in {ask.prompt for ask in config.method.asks}, None),
 )
 """Arguments, whether they can change the answers of a run, and what they need for it. None: they may be given to any
 run."""

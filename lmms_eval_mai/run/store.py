@@ -228,12 +228,13 @@ class Store:
         # A failed write may have left half a line, which the next one would continue.
         if self._error is None and (count := len(self._unwritten)):
             try:
-                data = memoryview(b"".join(self._unwritten.popleft() for _ in range(count)))
-                while data:
-                    data = data[os.write(self._file, data) :]
-                os.fsync(self._file)
-            except OSError as error:
-                self._error = _write_error(self.path, error)
+                with _write_errors(self.path):
+                    data = memoryview(b"".join(self._unwritten.popleft() for _ in range(count)))
+                    while data:
+                        data = data[os.write(self._file, data) :]
+                    os.fsync(self._file)
+            except StoreError as error:
+                self._error = error
         if self._error is not None:
             raise self._error
 
@@ -265,11 +266,7 @@ def _write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _write_error(path, error) from None
-
-
-def _write_error(path: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"The call store {path} cannot be written ({error.strerror}). Free some space, or choose a writable folder "
-        "with store=FOLDER. With store=off no call is kept, and a crash loses the run."
-    )
+        raise StoreError(
+            f"The call store {path} cannot be written ({error.strerror}). Free some space, or choose a writable folder "
+            "with store=FOLDER. With store=off no call is kept, and a crash loses the run."
+        ) from None
