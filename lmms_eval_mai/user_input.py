@@ -33,7 +33,7 @@ def read_yaml(argument: str, path: Path) -> Any:
     `ArgumentError`."""
     try:
         return yaml.load(path.read_bytes(), _Loader)
-    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: a date such as 2026-13-01
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: a date such as 2026-13-01
         raise ArgumentError(f"{argument} cannot be read ({' '.join(str(error).split())}).") from None
 
 

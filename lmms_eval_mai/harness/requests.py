@@ -21,7 +21,7 @@ from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, UnreadableImage
 from lmms_eval_mai.method.agreement import Benchmark
-from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, LETTERS, options_of
+from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, letters_of
 from lmms_eval_mai.method.prompts import VARIANTS, Variant
 from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.run.config import Config
@@ -177,8 +177,8 @@ def open_sample(request: Request, documents: Mapping[str, Any]) -> Sample:
         # Parsers read only texts. The images are in the question already; do not keep them twice.
         doc = {name: value for name, value in doc.items() if not isinstance(value, PIL.Image.Image)}
         if not variant:
-            shown = "".join(part if isinstance(part, str) else "<image>" for part in prompt[-1].content)
-            doc["letters"] = LETTERS[: len(options_of(shown))]
+            shown = "".join(f"\n{part}" if isinstance(part, str) else " <image>" for part in prompt[-1].content)
+            doc["letters"] = letters_of(shown)
         return Sample(
             task=request.task,
             doc_id=request.doc_id,

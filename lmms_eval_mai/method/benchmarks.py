@@ -25,10 +25,11 @@ _MARK = re.compile(
     re.MULTILINE,
 )
 _CHOICE = re.compile(
-    r"(?:^|\b(?:answer|option|choice|boxed|is|choose|pick|select)\b)\W*([a-z])"
+    r"(?:^|\b(?:answer|option|choice|boxed|is|be|choose|pick|select|therefore)\b)\W*([a-z])"
     r"(?!\W*(?:[,;&/]|and\b|or\b))"  # "A, C" is more than one option
     r"(?=\W*$|[.):*\]}]+\s|\n)"  # the end, or a mark and a text: in "a cat" it is an article
 )
+_ASKS_FOR_LETTER = re.compile(r"\b(option|choice)(.s)? letter\b", re.IGNORECASE)
 _MANY_DIGITS = re.compile(r"\d{300}")
 LONGEST_ANLS = 500
 """Length in characters up to which two answers are compared with ANLS. lmms-eval needs about 20 ms for this length."""
@@ -215,17 +216,25 @@ def _score_shapes(parsed: str, target: str) -> float:
 
 def options_of(prompt: str) -> list[str]:
     """Return the texts of the last list of options in a prompt. Each has its letter before it, from A without a gap:
-    "A. red" or "(A) red (B) blue". The list begins a line, or follows ":" or "?". Empty: there is none."""
+    "A. red" or "(A) red (B) blue". The list begins a line, or follows ":" or "?" and has no question after it, as names
+    have in "By: A. Smith or B. Jones?". Empty: there is none."""
     marks: list[re.Match[str]] = []
     shown: list[re.Match[str]] = []
     for mark in _MARK.finditer(prompt):
         if mark[1] is not None and mark[2] == "A":
-            marks = [mark]
+            is_inline = bool(prompt[: mark.start()].rpartition("\n")[2].strip(" \t*-"))
+            marks = [] if is_inline and "?" in prompt[mark.end() :].partition("\n")[0] else [mark]
         elif marks and LETTERS[len(marks) :].startswith(mark[2]):
             marks.append(mark)
         shown = marks if len(marks) >= 2 else shown
     ends = [*(mark.start() for mark in shown[1:]), len(prompt)]
     return [prompt[mark.end() : end].split("\n")[0].rstrip() for mark, end in zip(shown, ends, strict=False)]
+
+
+def letters_of(prompt: str) -> str:
+    """Return the letters with which a prompt may be answered: those of its options; all letters, if it asks for that of
+    an option in a picture. Empty: it is answered with a text."""
+    return LETTERS[: len(options_of(prompt))] or (LETTERS if _ASKS_FOR_LETTER.search(prompt) else "")
 
 
 def _parse_generic(answer: str, doc: Doc) -> str | None:

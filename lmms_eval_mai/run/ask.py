@@ -159,7 +159,7 @@ def checked_question(
             raise ArgumentError(
                 f"image={source[:100]} is an address, and nothing is downloaded: give a file or an image."
             )
-    texts = [] if options is None else _checked_options(options)
+    texts = [] if options is None else checked_options(options)
     if not isinstance(question, str) or not question.strip():
         raise ArgumentError(f"The question {question!r} is not a text, or it is empty.")
     text = replace_lone_surrogates(with_options(question, texts) + "\n")  # tokenizers refuse them
@@ -198,7 +198,7 @@ def question_sample(
     )
 
 
-def _checked_options(given: Sequence[str]) -> list[str]:
+def checked_options(given: Sequence[str]) -> list[str]:
     ordered = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | Set)
     options = list(given) if ordered else []
     if not ordered or not all(isinstance(option, str) for option in options):

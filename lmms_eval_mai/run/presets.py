@@ -45,14 +45,15 @@ def load(pair: Any) -> Mapping[str, Any]:
 
 
 def _as_in_model_args(value: Any) -> Any:
-    """Return a value as lmms-eval's `handle_arg_string` does, whose import takes seconds: the text "8" as a number, and
-    dates and nested values as text."""
+    """Return a value of the file as lmms-eval passes one of the command: a nested value as text, the text "8" as a
+    number. A text that a number would not give back, such as "007", stays a text."""
     if isinstance(value, dict | list):
         return json.dumps(value, default=str)
     if value is None or isinstance(value, int | float):
         return value
     text = str(value)
     try:
-        return int(text) if text.isnumeric() else float(text)
+        number = int(text) if text.isnumeric() else float(text)
     except ValueError:
         return {"true": True, "false": False}.get(text.lower(), text)
+    return number if str(number) == text else text

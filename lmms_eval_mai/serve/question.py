@@ -12,7 +12,7 @@ from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, LETTERS, option
 from lmms_eval_mai.method.methods import METHODS, THINKING, Method
 from lmms_eval_mai.method.prompts import INSTRUCTIONS, Kind, Variant
 from lmms_eval_mai.method.trace import Sample
-from lmms_eval_mai.run.ask import question_sample, with_options
+from lmms_eval_mai.run.ask import checked_options, question_sample, with_options
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import NAMES, sampling
 from lmms_eval_mai.serve.chat_request import ChatRequest, EncodedImage, MaiOptions
@@ -91,7 +91,7 @@ def find_options(before: str, text: str, mai: MaiOptions, kind: Kind | None) -> 
     """Return a text that shows the options of its question, and these options. `before`: the texts before it. `kind`:
     that of its instruction. Raises `RequestError`."""
     listed = options_of(before + text)
-    options = mai.options or ([] if (mai.kind or kind) == "word" else listed)
+    options = checked_options(mai.options) if mai.options else ([] if (mai.kind or kind) == "word" else listed)
     if mai.options is not None and listed != [option.strip() for option in options]:
         text = with_options(text.rstrip("\n"), options)
     if mai.kind is not None and mai.kind != ("letter" if options else "word"):

@@ -116,6 +116,7 @@ def test_the_tasks_own_sentence_at_the_end_is_removed_from_the_question(
         ("What is it?\n{0}\n{1}\nA or B?", "word"),
         ("What is it?\nA. {0}\nB. {1}\nThe letter.", "letter"),
         ("What is it? (A) {0} (B) {1}", "letter"),
+        ("What is it?\nAnswer with the option letter from the given choices directly.", "letter"),  # in the picture
     ],
 )
 def test_the_prompt_of_another_task_decides_whether_its_answers_are_letters(prompt: str, kind: str) -> None:

@@ -50,7 +50,7 @@ def test_pair_may_be_a_yaml_file_of_the_user(tmp_path: Path) -> None:
 
 def test_values_of_a_pair_file_are_read_as_those_of_the_command_in_every_locale(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    models = "small: org/a\nlarge: org/b\nengine: transformers\nrevision: 2026-11-28\nmodel_name: Köln\n"
+    models = "small: org/a\nlarge: org/b\nengine: transformers\nrevision: '007'\nmodel_name: Köln\n"
     given = "max_errors: 1e-1\nmax_open_samples: '8'\nthink: native\nnative_gen_kwargs: {temperature: 5.e-1}\n"
     file.write_text(f"{models}{given}chat_template_kwargs: {{date: 2026-11-28}}", "utf-8")
     before = locale.setlocale(locale.LC_CTYPE)
@@ -62,7 +62,7 @@ def test_values_of_a_pair_file_are_read_as_those_of_the_command_in_every_locale(
     assert (config.max_errors, config.max_open_samples, config.model_name) == (0.1, 8, "Köln")
     assert config.native_gen_kwargs == {"temperature": 0.5}
     date = "2026-11-28"
-    assert config.small.arguments == {"revision": date, "chat_template_kwargs": {"date": date}}
+    assert config.small.arguments == {"revision": "007", "chat_template_kwargs": {"date": date}}
 
 
 def test_engine_arguments_of_a_pair_file_are_for_the_kind_of_engine_that_the_file_has(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ WRONG: dict[str, tuple[Any, int, str, str | None]] = {
     "many stops": (chat(stop=["x"] * 17), 400, "invalid_value", "stop"),
     "unknown method": (chat(mai={"method": "cascade"}), 400, "invalid_value", "mai.method"),
     "threshold without effect": (chat(mai={"min_confidence": 0.9}), 400, "invalid_value", "mai.min_confidence"),
+    "equal options": (chat(mai={"options": ["a", "a"]}), 400, "invalid_value", None),
     "letter without options": (chat(mai={"kind": "letter"}), 400, "invalid_value", "mai.kind"),
     "five options of mmbench": (chat(mai={"benchmark": "mmbench_en_dev", "options": list("abcde")}), 400,
                                 "invalid_value", "mai.benchmark"),

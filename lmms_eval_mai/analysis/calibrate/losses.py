@@ -198,8 +198,8 @@ def _scored_by_baseline(run: FinishedRun, frames: CallsByName, promise: Promise)
     benchmark, answers = benchmark_of(run.benchmark), frames[last].parsed
 
     def score(answer: object, other: object) -> float:
-        both = isinstance(answer, str) and isinstance(other, str)
-        return float(both and verify(benchmark, answer, other, run.rules))
+        is_read = isinstance(answer, str) and isinstance(other, str)
+        return float(is_read and verify(benchmark, str(answer), str(other), run.rules))
 
     return {
         name: frame.assign(score=1.0 if name == last else [*map(score, frame.parsed, answers)])

@@ -16,10 +16,10 @@ import pandas as pd
 
 from lmms_eval_mai.analysis.frames import call_row, number, sample_row, samples_and_calls, wall_s_by_task
 from lmms_eval_mai.analysis.runs import traces
-from lmms_eval_mai.analysis.runs.setups import AGREEMENT_OPTIONS, Setup, setup_of, setup_of_other
+from lmms_eval_mai.analysis.runs.setups import Setup, setup_of, setup_of_other
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.method.agreement import AgreementRules
+from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, AgreementRules
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
 from lmms_eval_mai.method.methods import LARGE
 from lmms_eval_mai.method.prompts import VARIANTS
@@ -32,7 +32,7 @@ CIRCULAR = 1_000_000
 """MMBench: the index of a rotated question is that of the question plus a multiple of this number."""
 SCORES = ("score", "exact_match", "relaxed_overall", "anls", "acc", "accuracy")
 """Fields of a line that hold a score of 0 to 1, the best first."""
-BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from loguru import logger
+from pydantic import BeforeValidator
 
 from lmms_eval_mai.contract import Engine, EngineConfig, Prompt, Reply, Sampling
 from lmms_eval_mai.engines.arguments import NO_EFFECT, Arguments, Count, Number, read
@@ -48,15 +49,19 @@ REFUSED = ("logprobs", BUDGET)
 """Fields of a request that are left out if the server refuses them. OpenAI and Gemini refuse log-probabilities for some
 models, and vLLM with `--max-logprobs 0`. vLLM refuses the budget without a reasoning parser."""
 ADDRESS = re.compile(r"https?://([\w.-]+|\[[\da-f:.]+\])(:\d{1,5})?(/[^@?#\s]*)?", re.IGNORECASE)
-LOOPBACK = re.compile(r"localhost|127\.[\d.]+|::1")
+LOOPBACK = re.compile(r"localhost\.?|127\.[\d.]+|0\.0\.0\.0|::1")
+
+
+def _text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) else value  # lmms-eval reads the name 2026 as a number
 
 
 class OpenAIOptions(Arguments):
     """Arguments of the engine, `small_<name>` / `large_<name>` / `<name>` for both."""
 
-    model: str | None = None
+    model: Annotated[str | None, BeforeValidator(_text)] = None
     """Name under which the endpoint serves the model. Needed only if the endpoint serves several models."""
-    api_key_env: Annotated[str, NO_EFFECT] = "OPENAI_API_KEY"
+    api_key_env: Annotated[str, BeforeValidator(_text), NO_EFFECT] = "OPENAI_API_KEY"
     """Environment variable with the key. The key itself is never an argument, because lmms-eval prints arguments."""
     retry_for: Annotated[Number, NO_EFFECT] = 120.0
     """A failed request is retried until this many seconds after its first failure. When the run starts, also the

@@ -188,7 +188,8 @@ def _arguments(config: EngineConfig, defaults: dict[str, Any]) -> dict[str, Any]
             continue  # of each call; the GPUs are in the defaults
         # lmms-eval reads -1 and 1e4 as floats.
         whole = isinstance(value, float) and value.is_integer() and "float" not in types.get(name, "")
-        arguments[name] = int(value) if whole else value
+        is_text = re.fullmatch(r"(<class 'str'>|str)( \| None)?", types.get(name, "")) and isinstance(value, int)
+        arguments[name] = str(value) if is_text else int(value) if whole else value
     if arguments.get("max_model_len") == "auto":
         arguments["max_model_len"] = AUTOMATIC  # vLLM reads "auto" only on its own command line
     return arguments
