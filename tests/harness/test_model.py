@@ -216,7 +216,7 @@ def test_failed_samples_are_counted_and_neither_scored_nor_cached(
     assert results["results"][task]["pope_accuracy,none"] == 1.0
     assert sorted(sample["doc_id"] for sample in results["samples"][task]) == list(range(9))
     printed = capsys.readouterr().out
-    row = next(line for line in printed.splitlines() if line.startswith(f"  {task} "))
+    row = next(line for line in printed.splitlines() if line.startswith(f"{task} "))
     assert row.split()[:4] == [task, "9", "3", "33.3"]
     assert "3 samples have no answer and are left out of all scores: 3 MissingAnswer" in printed
     # lmms-eval's response cache did not store them as answers: with complete scripts, they are answered.
