@@ -97,4 +97,4 @@ def fill_throughput(totals: Totals) -> None:
     a wall time has no entry."""
     if (seconds := totals.wall_s) is not None:
         tokens = totals.sum(*(f"{side} tokens" for side in SIDES))
-        log_metrics(seconds, tokens, tokens / (seconds or 1), {"total_requests": totals.sum("samples")})
+        log_metrics(seconds, tokens, tokens / seconds if seconds else 0.0, {"total_requests": totals.sum("samples")})
