@@ -65,12 +65,13 @@ def test_a_replay_does_what_the_steps_say(two_stage: tuple[str, World, Runs], me
     base = next(run for run in runs.select("full_rt") if run.setup.method.name == "full_rt")
     found = runs.replay(base, method, world.min_confidence)
     assert found is not None
-    for one, made in zip(world.documents, found.itertuples(), strict=True):
+    for one, made in zip(world.documents, found.samples.itertuples(), strict=True):
         exit, answer, calls = world.walk(one, method, suffix)  # a loop over the steps
-        assert (made.exit, made.answer or "", made.score) == (exit, answer, answer == "red")
+        assert (made.exit, made.parsed or "", made.score) == (exit, answer, answer == "red")
         assert made.output_tokens == sum(call["output_tokens"] for call in calls)
-        assert sorted(name.partition(".")[0] for name in made.calls) == sorted(call["side"] for call in calls)
-    assert set(found.exit) == set(method.exits)
+        of_document = found.calls[found.calls.doc_id == made.Index]
+        assert sorted(of_document.side) == sorted(call["side"] for call in calls)
+    assert set(found.samples.exit) == set(method.exits)
 
 
 def relaxed(a: str, b: str) -> bool:
@@ -128,11 +129,11 @@ def check(
     dataclasses.replace(world, agree=agree, options=options).write(folder / "other", "mai", suffix)
     runs = read([folder / "runs"])
     ((run,), (expected,)) = (read([folder / name]).select("cascade") for name in ("runs", "other"))
-    documents = runs.replay(run, MAI, None, AgreementRules(**options))
-    assert documents is not None
+    found = runs.replay(run, MAI, None, AgreementRules(**options))
+    assert found is not None
     assert list(expected.samples.exit) != list(run.samples.exit)
     for column in ("exit", "score", "output_tokens"):
-        assert list(documents[column]) == list(expected.samples[column]), column
+        assert list(found.samples[column]) == list(expected.samples[column]), column
 
 
 SURE = [

@@ -16,10 +16,8 @@ from support.own_command import refusal, run_command
 
 from lmms_eval_mai.analysis.calibrate.choice import Choice, accepts, threshold_index
 from lmms_eval_mai.analysis.calibrate.losses import BASELINES, THRESHOLDS, Promise, losses_of_runs
-from lmms_eval_mai.analysis.runs.replay import replay
 from lmms_eval_mai.analysis.tables.build import read
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, METHODS, NEVER, OWN_THINKING
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import parse
@@ -325,12 +323,12 @@ def test_a_method_answers_with_its_baseline_where_no_answer_is_sure(
     made = World("shapes", [replace(GUESS, transferred="green", large_thought="green"), RIGHT, LOST])
     runs = read([write(made, tmp_path)])
     (run,) = runs.replayable("cascade")
-    of_run = (runs.calls_by_name(run), run.setup, "shapes", AgreementRules(), NEVER)
-    decided, base = (replay(one, *of_run) for one in (method, BASELINES[baseline]))
+    decided, base = (runs.replay(run, one, NEVER) for one in (method, BASELINES[baseline]))
     assert decided is not None and base is not None
-    assert list(decided.answer) == list(base.answer) and list(decided.score) == list(base.score)
-    assert set(decided.exit) == {method.exits[-1]}
-    assert list(decided.output_tokens) == [104] * 3 if baseline == "large-r" else [109] * 3
+    for column in ("parsed", "score"):
+        assert list(decided.samples[column]) == list(base.samples[column])
+    assert set(decided.samples.exit) == {method.exits[-1]}
+    assert list(decided.samples.output_tokens) == [104] * 3 if baseline == "large-r" else [109] * 3
 
 
 def test_an_unreadable_answer_of_the_baseline_is_the_same_as_itself_and_as_no_other_answer(

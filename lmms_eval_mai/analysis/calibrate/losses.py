@@ -16,7 +16,7 @@ from lmms_eval_mai.analysis.paper_numbers import benchmark_name
 from lmms_eval_mai.analysis.report import Estimate
 from lmms_eval_mai.analysis.runs import metrics
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
-from lmms_eval_mai.analysis.runs.replay import CallsByName, call_names, replay
+from lmms_eval_mai.analysis.runs.replay import call_names, replay
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.agreement import verify
@@ -160,51 +160,44 @@ def _documents(runs: Runs, run: FinishedRun, promise: Promise) -> pd.DataFrame |
     """Return a row for each document: its scores with the `cheapest` threshold, if the model is `never` sure, and of
     the `baseline`; the output tokens of the first two, and those before the `first` check; the log-probability. None:
     a call is missing."""
-    setup, method = run.setup.replay_setup, promise.method
-    calls = call_names(method, setup)
-    frames = runs.calls_by_name(run)
+    method, calls = promise.method, runs.calls(run)
     if promise.loss == "answers":
-        frames = _scored_by_baseline(run, frames, promise)
-    sure = frames.get(str(calls[promise.stop.sure].answer))
+        calls = _scored_by_baseline(run, calls, promise)
+    names = call_names(method, run.setup.replay_setup)
+    sure = calls[calls.name == str(names[promise.stop.sure].answer)].set_index("doc_id").answer_logprob
     cheapest, never, baseline = (
-        replay(steps, frames, setup, run.benchmark, run.rules, threshold)
+        replay(run, calls, steps, threshold, run.rules)
         for steps, threshold in ((method, THRESHOLDS[-1]), (method, NEVER), (promise.baseline, None))
     )
-    if cheapest is None or never is None or baseline is None or sure is None or sure.answer_logprob.isna().all():
+    if cheapest is None or never is None or baseline is None or sure.isna().all():
         return None
     before = method.steps[: method.steps.index(promise.stop)]
-    asks = [calls[ask.name] for step in before for ask in asks_of(step)]
-    asked = dict.fromkeys(str(name) for names in asks for name in (names.thinking, names.answer))
+    asks = [names[ask.name] for step in before for ask in asks_of(step)]
+    asked = {str(name) for of_ask in asks for name in (of_ask.thinking, of_ask.answer)}
+    first = calls[calls.name.isin(asked)].groupby("doc_id").output_tokens.sum()
     return pd.DataFrame(
         {
-            "may_be_first": cheapest.exit == promise.stop.exit,
-            "logprob": sure.answer_logprob,
-            "cheapest": cheapest.score,
-            "never": never.score,
-            "baseline": baseline.score,
-            "cheapest_tokens": cheapest.output_tokens,
-            "never_tokens": never.output_tokens,
-            "first_tokens": sum(frames[name].output_tokens.fillna(0) for name in asked),
+            "may_be_first": cheapest.samples.exit == promise.stop.exit,
+            "logprob": sure.reindex(run.samples.index),
+            "cheapest": cheapest.samples.score,
+            "never": never.samples.score,
+            "baseline": baseline.samples.score,
+            "cheapest_tokens": cheapest.samples.output_tokens,
+            "never_tokens": never.samples.output_tokens,
+            "first_tokens": first.reindex(run.samples.index, fill_value=0),
         }
     )
 
 
-def _scored_by_baseline(run: FinishedRun, frames: CallsByName, promise: Promise) -> CallsByName:
+def _scored_by_baseline(run: FinishedRun, calls: pd.DataFrame, promise: Promise) -> pd.DataFrame:
     """Return the calls with the score 1 for an answer that is the same as that of the baseline, by the benchmark's own
     rule, and 0 for others."""
     last = str(call_names(promise.baseline, run.setup.replay_setup)[promise.baseline.stops[-1].answer].answer)
-    if last not in frames:
-        return frames
-    benchmark, answers = benchmark_of(run.benchmark), frames[last].parsed
-
-    def score(answer: object, other: object) -> float:
-        is_read = isinstance(answer, str) and isinstance(other, str)
-        return float(is_read and verify(benchmark, str(answer), str(other), run.rules))
-
-    return {
-        name: frame.assign(score=1.0 if name == last else [*map(score, frame.parsed, answers)])
-        for name, frame in frames.items()
-    }
+    is_last, benchmark = calls.name == last, benchmark_of(run.benchmark)
+    others = calls.doc_id.map(calls[is_last].set_index("doc_id").parsed)
+    both = zip(calls.parsed, others, strict=True)
+    known = [pair if all(isinstance(answer, str) for answer in pair) else (None, None) for pair in both]
+    return calls.assign(score=np.where(is_last, 1.0, [verify(benchmark, *pair, run.rules) for pair in known]))
 
 
 def _distance(runs: Runs, run: FinishedRun) -> Estimate | None:
@@ -212,7 +205,8 @@ def _distance(runs: Runs, run: FinishedRun) -> Estimate | None:
     full_rt, large_r = (runs.replay(run, method) for method in BASELINES.values())
     if run.samples.score.isna().any() or full_rt is None or large_r is None:
         return None
-    comparison = metrics.compare(metrics.plain(large_r.score), metrics.plain(full_rt.score), "", runs.clusters(run))
+    scores = (metrics.plain(one.samples.score) for one in (large_r, full_rt))
+    comparison = metrics.compare(*scores, "", runs.clusters(run))
     return None if comparison is None else comparison.difference
 
 

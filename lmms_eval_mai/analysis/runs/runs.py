@@ -14,7 +14,7 @@ from lmms_eval_mai.analysis.report import Column, Estimate, Row
 from lmms_eval_mai.analysis.runs import metrics
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.metrics import Clusters, Comparison
-from lmms_eval_mai.analysis.runs.replay import CallsByName, calls_by_name, joined_calls, replay, run_of_replay
+from lmms_eval_mai.analysis.runs.replay import joined_calls, named_calls, replay
 from lmms_eval_mai.analysis.runs.setups import FAMILIES, NAMES, MethodFamily, Options, Setup
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.method.agreement import AgreementRules
@@ -48,7 +48,7 @@ class Runs:
             for short_run in short_answers(run) if run not in self.unused else ():
                 self.add(short_run)
         self._clusters = {name: _clusters(self.select(benchmark=name)) for name in self.benchmarks()}
-        self.calls_by_name = functools.cache(self._calls_by_name)
+        self.calls = functools.cache(self._calls)
         self.score = functools.cache(self._score)
 
     # --- finding runs ---
@@ -119,10 +119,9 @@ class Runs:
 
     def replay(
         self, run: FinishedRun, method: Method, threshold: float | None = None, rules: AgreementRules | None = None
-    ) -> pd.DataFrame | None:
-        """Return what a method would have done on the documents of a run (`replay`). None: a call is not known."""
-        setup, calls = run.setup.replay_setup, self.calls_by_name(run)
-        return replay(method, calls, setup, run.benchmark, rules or run.rules, threshold)
+    ) -> FinishedRun | None:
+        """Return what a method would have done on the documents of a run. None: a call is not known."""
+        return replay(run, self.calls(run), method, threshold, rules or run.rules)
 
     def add_replays(self, methods: Sequence[Method], thresholds: Sequence[float]) -> Iterator[str]:
         """Add the result of each method at each threshold, for each pair on each benchmark. Yields a sentence for each
@@ -130,12 +129,10 @@ class Runs:
         runs = self.replayable("cascade", "own", "full_rt", "alone")
         for method in methods:
             for threshold in thresholds if method.needs_threshold else [None]:
-                replays = [(run, self.replay(run, method, threshold)) for run in runs]
-                for run, documents in replays:
-                    if documents is not None:
-                        setup = run.setup.replay_setup.with_method(method, threshold)
-                        self.add(run_of_replay(run, setup, documents, self.calls_by_name(run)))
-                if all(documents is None for _, documents in replays):
+                replays = [made for run in runs if (made := self.replay(run, method, threshold)) is not None]
+                for made in replays:
+                    self.add(made)
+                if not replays:
                     asked = ", ".join(ask.name for ask in method.asks)
                     shown = method.name + (f",min_confidence={threshold:g}" if threshold else "")
                     yield (
@@ -143,7 +140,7 @@ class Runs:
                         "pair, on the same documents, with the same decoding."
                     )
 
-    def _calls_by_name(self, run: FinishedRun) -> CallsByName:
+    def _calls(self, run: FinishedRun) -> pd.DataFrame:
         """Return all calls on the documents of a run with its models."""
         runs = self.select(benchmark=run.benchmark)
         others = (other for other in runs if other is not run and other.ours and not other.is_replay)
@@ -258,10 +255,8 @@ def short_answers(run: FinishedRun) -> Iterator[FinishedRun]:
     """Yield the runs that are inside another one: each model with the Simple prompt. Their answers are scored here."""
     if run.setup.family == "alone" or not run.ours:
         return
-    calls = {name: frame.reindex(run.samples.index) for name, frame in calls_by_name(run).items()}
     for side in SIDES:
         method = Method(side, (Ask(side, "simple"), Stop(side, f"{side}.simple")))
-        setup = run.setup.short_answers(side)
-        documents = replay(method, calls, setup, run.benchmark, run.rules, None)
-        if documents is not None and len(documents):
-            yield run_of_replay(run, setup, documents, calls)
+        made = replay(run, named_calls(run), method, None, run.rules)
+        if made is not None:
+            yield made

@@ -11,7 +11,6 @@ import pytest
 from support.processes import DEMO_DOCUMENTS, Command, strike
 from support.reproduce import RUNS
 
-from lmms_eval_mai.analysis.runs.replay import replay
 from lmms_eval_mai.analysis.tables.build import read
 from lmms_eval_mai.method.methods import MAI, MAI_CONFIDENCE
 from lmms_eval_mai.run.config import parse
@@ -79,10 +78,10 @@ def test_killed_command_has_the_results_of_an_undisturbed_run_and_makes_no_call_
     paper, confident = sorted(runs.select("cascade"), key=lambda run: run.setup.method != MAI)
     threshold = parse({"pair": "demo", "method": "mai_confidence"}).thresholds.of("shapes")
     # What the report shows of this threshold.
-    computed = replay(MAI_CONFIDENCE, runs.calls_by_name(paper), paper.setup, "shapes", paper.rules, threshold)
-    assert computed is not None and "confident" in set(computed.exit)
-    assert list(computed.exit) == list(confident.samples.exit)
-    assert list(computed.output_tokens) == list(confident.samples.output_tokens)
+    computed = runs.replay(paper, MAI_CONFIDENCE, threshold)
+    assert computed is not None and "confident" in set(computed.samples.exit)
+    for column in ("exit", "output_tokens"):
+        assert list(computed.samples[column]) == list(confident.samples[column])
     final = {
         (name, sample["doc_id"], call["side"], call["prompt"], call.get("of", "")): call["total_s"]
         for name, of_run in found.items()
