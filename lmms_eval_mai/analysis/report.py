@@ -92,5 +92,4 @@ class Report:
         return (*self.legend, *["[number] = the paper's number"] * has_papers)
 
     def table(self, key: str) -> Table:
-        """Return a table. Raises KeyError."""
         return {table.key: table for table in self.tables}[key]

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="an --output_path of lmms-eval")
     add = parser.add_argument
     add("--max_loss", type=float, default=1.0, metavar="POINTS", help="largest loss to allow; default: 1 point")

@@ -38,7 +38,6 @@ class Choice:
 
     @property
     def threshold(self) -> float | None:
-        """The threshold. None: no threshold keeps the promise."""
         return None if self.index is None else THRESHOLDS[self.index]
 
     @property
@@ -92,7 +91,6 @@ def threshold_index(values: Array, is_exact: bool, promise: Promise) -> int | No
 
 
 def points(value: float) -> str:
-    """Return a number of points in words."""
     return f"{value:g} point" if value == 1 else f"{value:g} points"
 
 

@@ -57,7 +57,6 @@ class Promise:
 
     @property
     def stop(self) -> Stop:
-        """The stop with the threshold."""
         return next(stop for stop in self.method.stops if stop.sure and stop.min_confidence is None)
 
 
@@ -84,10 +83,8 @@ class Losses:
 
 
 def losses_of_runs(runs: Runs, promise: Promise) -> list[Losses]:
-    """Return the losses on each benchmark with all calls.
-
-    Raises `ArgumentError` if there are none, several cascades on a benchmark, several pairs, or unknown images.
-    """
+    """Return the losses on each benchmark with all calls. Raises `ArgumentError` if there are none, several cascades on
+    a benchmark, several pairs, or unknown images."""
     by_benchmark: dict[str, Losses] = {}
     missing = []
     for run in _calibrated_runs(runs, is_scored=promise.loss == "score"):
@@ -112,8 +109,7 @@ def losses_of_runs(runs: Runs, promise: Promise) -> list[Losses]:
 
 
 def _calibrated_runs(runs: Runs, is_scored: bool) -> list[FinishedRun]:
-    """Return a run of each pair on each benchmark: a cascade, or else a run of the large model, which others
-    complete."""
+    """Return a run of each pair on each benchmark: a cascade, or else one of the large model, which others complete."""
     cascades = [  # lmms-eval's own tasks have general rules of agreement, and not those of their benchmark
         run
         for run in runs.replayable("cascade", is_scored=is_scored)
@@ -195,9 +191,11 @@ def _scored_by_baseline(run: FinishedRun, calls: pd.DataFrame, promise: Promise)
     last = str(call_names(promise.baseline, run.setup.replay_setup)[promise.baseline.stops[-1].answer].answer)
     is_last, benchmark = calls.name == last, benchmark_of(run.benchmark)
     others = calls.doc_id.map(calls[is_last].set_index("doc_id").parsed)
-    both = zip(calls.parsed, others, strict=True)
-    known = [pair if all(isinstance(answer, str) for answer in pair) else (None, None) for pair in both]
-    return calls.assign(score=np.where(is_last, 1.0, [verify(benchmark, *pair, run.rules) for pair in known]))
+    same = [
+        isinstance(answer, str) and isinstance(other, str) and verify(benchmark, answer, other, run.rules)
+        for answer, other in zip(calls.parsed, others, strict=True)
+    ]
+    return calls.assign(score=np.where(is_last, 1.0, same))
 
 
 def _distance(runs: Runs, run: FinishedRun) -> Estimate | None:
@@ -205,9 +203,9 @@ def _distance(runs: Runs, run: FinishedRun) -> Estimate | None:
     full_rt, large_r = (runs.replay(run, method) for method in BASELINES.values())
     if run.samples.score.isna().any() or full_rt is None or large_r is None:
         return None
-    scores = (metrics.plain(one.samples.score) for one in (large_r, full_rt))
-    comparison = metrics.compare(*scores, "", runs.clusters(run))
-    return None if comparison is None else comparison.difference
+    a, b = (metrics.plain(one.samples.score) for one in (large_r, full_rt))
+    comparison = metrics.compare(a, b, "", runs.clusters(run))
+    return comparison and comparison.difference
 
 
 def _check_images(run: FinishedRun) -> None:

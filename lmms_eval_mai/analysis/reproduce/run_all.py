@@ -34,16 +34,15 @@ from lmms_eval_mai.run.store import Store
 def load_tasks(runs: Sequence[PlannedRun], options: Options, gen_kwargs: Mapping[str, Any]) -> Any:
     """Load the documents of each benchmark, and check its task. Returns lmms-eval's task manager, which serves all
     runs. Takes seconds. Raises `ArgumentError`."""
-    configs = {
-        run.benchmark: [other.models.config for other in runs if other.benchmark == run.benchmark] for run in runs
-    }
-    names = [f"{benchmark}_{suffix}" for benchmark in configs for suffix in VARIANTS]
+    benchmarks = dict.fromkeys(run.benchmark for run in runs)
+    names = [f"{benchmark}_{suffix}" for benchmark in benchmarks for suffix in VARIANTS]
     manager = documents.task_manager(names, options.include_path)
-    for benchmark, of_benchmark in configs.items():
+    for benchmark in benchmarks:
         task = documents.load_task(f"{benchmark}_s", manager, gen_kwargs)
         task.build_all_requests(limit=1, rank=0, world_size=1)
-        for config in of_benchmark:
-            read_requests(task.instances[:1], config)
+        for run in runs:
+            if run.benchmark == benchmark:
+                read_requests(task.instances[:1], run.models.config)  # refuses what cannot work
     return manager
 
 
@@ -73,7 +72,7 @@ def _run_models(runs: Sequence[PlannedRun], tasks: Any, options: Options, output
             unfinished, folder = output / "unfinished", output / run.name
             shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
             _evaluate(run, model, tasks, _parse(options.command(run, unfinished)), folder)
-            files = [file for file in unfinished.rglob("*") if file.is_file()]
+            files = filter(Path.is_file, unfinished.rglob("*"))
             for file in sorted(files, key=lambda file: file.name.endswith(RESULTS)):  # a results file finishes the run
                 target = folder / file.relative_to(unfinished)
                 target.parent.mkdir(parents=True, exist_ok=True)

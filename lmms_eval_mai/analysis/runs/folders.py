@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from lmms_eval_mai.analysis.frames import call_row, number, sample_row, samples_and_calls, wall_s_by_task
+from lmms_eval_mai.analysis.frames import Frames, call_row, number, sample_row, samples_and_calls, wall_s_by_task
 from lmms_eval_mai.analysis.runs import traces
 from lmms_eval_mai.analysis.runs.setups import Setup, setup_of, setup_of_other
 from lmms_eval_mai.contract import SIDES, Side
@@ -93,10 +93,8 @@ class FolderRuns(NamedTuple):
 
 
 def read_runs(folders: Sequence[Path]) -> FolderRuns:
-    """Read all runs in the folders and in their subfolders. A folder may also be a results file.
-
-    Raises `ArgumentError` if a folder does not exist.
-    """
+    """Read all runs in the folders and in their subfolders. A folder may also be a results file. Raises `ArgumentError`
+    if a folder does not exist."""
     gaps: list[str] = []
     files: dict[Path, None] = {}
     for folder in folders:
@@ -162,60 +160,51 @@ def _run(file: Path, task: str, results: Line) -> FinishedRun:
 # --- the samples of a run ---
 
 
-@dataclass(frozen=True)
-class _Samples:
-    """What the lines of a samples file have, without their texts."""
-
-    samples: pd.DataFrame
-    calls: pd.DataFrame
-    trace: Line
-    """A trace that tells the setup of the run. Empty: there is none."""
-    broken: int
-    """Lines that cannot be read."""
-    earlier: int
-    """Lines that are not the last one of their document."""
-
-
 def _complete(run: FinishedRun, evaluated: int) -> Iterator[FinishedRun | str]:
     """Yield the run with its samples, and sentences about them. `evaluated`: documents that lmms-eval evaluated."""
     if not run.samples_file.is_file():
         yield f"{run.file}: {run.task} is not used: it has no samples file. Give lmms-eval --log_samples."
         return
-    read = _read_samples(run)
-    yield from _doubts(run, read, evaluated)
+    frames, trace, unused = _read_samples(run)
+    run = replace(run, **frames._asdict())
+    yield from _doubts(run, evaluated, unused, is_traced=run.ours or bool(trace))
     try:
-        yield replace(run, samples=read.samples, calls=read.calls, **_told_by(read.trace, run))
+        yield replace(run, **_told_by(trace, run))
     except (*BROKEN, ArgumentError) as error:
         yield f"{run.samples_file} is not used: its traces are of another version ({error!r})."
 
 
-def _read_samples(run: FinishedRun) -> _Samples:
-    """Read the lines of a samples file; of several lines about a document the last one."""
+def _read_samples(run: FinishedRun) -> tuple[Frames, Line, dict[str, int]]:
+    """Read the lines of a samples file; of several lines about a document the last one. Return them without their
+    texts, a trace that tells the setup of the run (empty: there is none), and the numbers of lines that are not
+    used."""
     rows: dict[int, tuple[Line, list[Line]]] = {}
-    broken = lines = 0
+    broken = earlier = 0
     trace: Line = {}
     for record in _records(run):
         if record is None:
             broken += 1
             continue
-        lines += 1
         # Another model class of lmms-eval has token counts alone. Not all traces of a run have its threshold.
         if "exit" in record.trace and (not trace or "min_confidence" in record.trace.keys() - trace.keys()):
             trace = {name: value for name, value in record.trace.items() if name != "images"}
         doc_id = record.row["doc_id"]
+        earlier += doc_id in rows
         rows[doc_id] = record.row, [call_row(doc_id, call) for call in record.calls]
     in_order = [rows[doc_id] for doc_id in sorted(rows)]
-    samples, calls = samples_and_calls([row for row, _ in in_order], [call for _, calls in in_order for call in calls])
-    return _Samples(samples, calls, trace, broken, lines - len(rows))
+    unused = {
+        "lines that are not JSON in UTF-8, or lack a field": broken,
+        "lines that are not the last one of their document, perhaps of another run": earlier,
+    }
+    calls = [call for _, calls in in_order for call in calls]
+    return samples_and_calls([row for row, _ in in_order], calls), trace, unused
 
 
-def _doubts(run: FinishedRun, read: _Samples, evaluated: int) -> Iterator[str]:
+def _doubts(run: FinishedRun, evaluated: int, unused: Mapping[str, int], is_traced: bool) -> Iterator[str]:
     """Yield a sentence about what is wrong with the samples of a run, if anything is."""
-    samples, calls = read.samples, read.calls
-    is_traced = run.ours or bool(read.trace)
+    samples, calls = run.samples, run.calls
     doubts = {
-        "lines that are not JSON in UTF-8, or lack a field": read.broken,
-        "lines that are not the last one of their document, perhaps of another run": read.earlier,
+        **unused,
         "documents without a line, which failed or were not reached": max(0, evaluated - len(samples)),
         "documents without a score from 0 to 1": samples.score.isna().sum() * (run.task != traces.TASK),
         "documents without a trace, which lmms-eval's response cache answered": samples.exit.isna().sum() * is_traced,

@@ -41,8 +41,8 @@ def named_calls(run: FinishedRun) -> pd.DataFrame:
         final = names.groupby(calls.doc_id).transform("last")
     benchmark = benchmark_of(run.benchmark)
     scores = [benchmark.score_of(*pair) for pair in zip(calls.parsed, documents.target, strict=True)]
-    scores = np.where(names.to_numpy() == final.to_numpy(), documents.score, np.array(scores, dtype=float))
-    return calls.assign(name=names, score=scores)
+    is_final = names.to_numpy() == final.to_numpy()
+    return calls.assign(name=names, score=np.where(is_final, documents.score, np.array(scores, dtype=float)))
 
 
 def joined_calls(run: FinishedRun, others: Iterable[FinishedRun], small: str, large: str) -> pd.DataFrame:
@@ -87,7 +87,8 @@ def replay(
     setup = run.setup.replay_setup
     names, verifier = call_names(method, setup), Verifier(benchmark_of(run.benchmark), rules, threshold or 1.0)
     found: dict[int, dict[str, FinishedCall]] = {document: {} for document in run.samples.index}
-    known = calls[["parsed", "answer_logprob"]].astype(object).where(calls[["parsed", "answer_logprob"]].notna(), None)
+    known = calls[["parsed", "answer_logprob"]]
+    known = known.astype(object).where(known.notna(), None)
     columns = (calls.doc_id, calls.name, known.parsed, known.answer_logprob, calls.score, calls.output_tokens)
     for document, name, *values in zip(*columns, strict=True):
         found[document][name] = FinishedCall(*values)

@@ -91,7 +91,6 @@ def csv(report: Report) -> str:
 
 
 def latex(report: Report) -> str:
-    """Return the tables for a paper (booktabs)."""
     shown = []
     for table in report.tables:
         align = "".join(side[0] for side in _aligned(table))
