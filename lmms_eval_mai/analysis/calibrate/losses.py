@@ -205,7 +205,7 @@ def _distance(runs: Runs, run: FinishedRun) -> Estimate | None:
         return None
     a, b = (metrics.plain(one.samples.score) for one in (large_r, full_rt))
     comparison = metrics.compare(a, b, "", runs.clusters(run))
-    return comparison and comparison.difference
+    return None if comparison is None else comparison.difference
 
 
 def _check_images(run: FinishedRun) -> None:
