@@ -38,7 +38,8 @@ class Running:
 
 def engine_of(**arguments: Any) -> Any:
     """Return the engine `small` of these model arguments."""
-    return build(parse({"method": "small", **arguments}).small)
+    (small, *_) = parse({"method": "small", **arguments}).engines()
+    return build(small)
 
 
 @contextlib.contextmanager
