@@ -80,17 +80,18 @@ class Engines:
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine to its end on the event loop, which is started if it does not run. Raises
         `EngineStartError` if the engines were stopped before or meanwhile."""
+        stopped = EngineStartError("The engines were stopped. Make a new object to start them again.")
         with self._lock:
-            if self._loop is None and self._stopping is None:
+            if self.stopped:
+                work.close()
+                raise stopped
+            if self._loop is None:
                 self._loop = _started_loop(self)
-            future = None if self._stopping is not None else asyncio.run_coroutine_threadsafe(work, self._loop)  # type: ignore[arg-type]
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            if future is not None:
-                return result_of(future)
-            work.close()
+            return result_of(future)
         except CancelledError:
-            pass
-        raise EngineStartError("The engines were stopped. Make a new object to start them again.")
+            raise stopped from None
 
     def submit(self, work: Coroutine[Any, Any, R]) -> "Future[R]":
         """Start a coroutine on the event loop and return its future. To cancel the future cancels the coroutine, and
@@ -114,9 +115,9 @@ class Engines:
         has stopped them."""
         with self._lock:
             if self._stopping is None:
-                self._stopping = stopping = Future[None]()
                 if (loop := self._loop) is None:
-                    stopping.set_result(None)
+                    self._stopping = Future()
+                    self._stopping.set_result(None)
                 else:
                     self._stopping = asyncio.run_coroutine_threadsafe(self._close_all(), loop)
                     self._stopping.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
