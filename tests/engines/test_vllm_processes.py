@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,17 @@ from lmms_eval_mai.engines.restart import RestartedEngine
 from lmms_eval_mai.errors import EngineCrashed, EngineCrashedByCall, EngineNotRunning, EngineStartError
 
 LONG = Sampling(max_tokens=3000, ignore_eos=True)
+
+
+@contextlib.contextmanager
+def started_script(program: str, path: Path, model: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a program on a model; yield its process and the line of its output that lists processes."""
+    path.write_text(program)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(path), str(model)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        yield process, next(line for line in process.stdout if line.startswith("processes:"))  # vLLM may log to stdout
 
 
 def runs(process: psutil.Process) -> bool:
@@ -180,13 +192,7 @@ def test_users_processes_and_engine_survive_the_end_the_abort_and_the_kill_of_an
     tiny_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """The user's program starts two processes and an engine of its own while an engine starts."""
-    script = tmp_path / "users.py"
-    script.write_text(USERS)
-    command = [sys.executable, str(script), str(tiny_pair[0])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as starter:
-        assert starter.stdout is not None
-        line = next(line for line in starter.stdout if line.startswith("processes:"))  # vLLM may log to stdout
+    with started_script(USERS, tmp_path / "users.py", tiny_pair[0]) as (starter, line):
         users, ours = ([psutil.Process(int(pid)) for pid in part.split()] for part in line.split(":")[1:])
         try:
             assert len(users) == 3 and len(ours) == 3  # two processes and a core; two cores and their coordinator
@@ -222,13 +228,7 @@ if __name__ == "__main__":
 def test_processes_of_an_engine_end_if_its_run_is_killed_while_they_start(
     tiny_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    script = tmp_path / "killed.py"
-    script.write_text(KILLED)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(script), str(tiny_pair[0])]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as starter:
-        assert starter.stdout is not None
-        line = next(line for line in starter.stdout if line.startswith("processes:"))
+    with started_script(KILLED, tmp_path / "killed.py", tiny_pair[0]) as (_, line):
         ours = [psutil.Process(int(pid)) for pid in line.split()[1:] if psutil.pid_exists(int(pid))]
     _, alive = psutil.wait_procs(ours, timeout=60)
     for process in alive:
