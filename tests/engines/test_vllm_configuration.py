@@ -3,9 +3,7 @@
 import json
 import logging
 import os
-import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -159,7 +157,7 @@ def test_environment_and_log_of_the_user_are_as_before(
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     pair = [EngineConfig(side, "vllm", str(path)) for side, path in zip(SIDES, tiny_pair, strict=True)]
-    names = ("VLLM_LOGGING_LEVEL", "OMP_NUM_THREADS", "LOCAL_RANK", "LD_PRELOAD", "VLLM_CPU_OMP_THREADS_BIND")
+    names = ("VLLM_LOGGING_LEVEL", "OMP_NUM_THREADS", "LOCAL_RANK", "VLLM_CPU_OMP_THREADS_BIND")
     before = [os.environ.get(name) for name in names], vllm_log()
     with engine_environment(pair) as machine:
         inside = [os.environ.get(name) for name in names], vllm_log()
@@ -167,26 +165,6 @@ def test_environment_and_log_of_the_user_are_as_before(
         assert inside[0][:3] == ["ERROR", str(max(1, len(os.sched_getaffinity(0)) // 2)), None]
         assert inside[1][0] == logging.ERROR
     assert ([os.environ.get(name) for name in names], vllm_log()) == before != inside
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="vLLM's CPU build has Intel's OpenMP on x86 only")
-@pytest.mark.parametrize(
-    ("own", "library"),
-    [({}, "libiomp5"), ({"LD_PRELOAD": "libgomp.so.1"}, "libgomp"), ({"VLLM_CPU_OMP_THREADS_BIND": "0"}, "libgomp")],
-)
-def test_engine_on_a_cpu_has_intels_openmp_unless_the_user_preloads_another_one_or_binds_threads(
-    tiny_pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, own: dict[str, str], library: str
-) -> None:
-    for name in ("LD_PRELOAD", "VLLM_CPU_OMP_THREADS_BIND"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in own.items():
-        monkeypatch.setenv(name, value)
-    config = EngineConfig("small", "vllm", str(tiny_pair[0]))
-    with engine_environment([config]) as machine:
-        configure(config, [config], machine)
-        program = "print(open('/proc/self/maps').read())"  # has no OpenMP library of its own
-        maps = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert library in maps and ("libiomp5" in maps) is (library == "libiomp5")
 
 
 @pytest.mark.slow

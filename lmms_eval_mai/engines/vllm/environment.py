@@ -1,4 +1,4 @@
-"""The environment in which vLLM configures an engine and starts its processes: CPU threads, OpenMP, launcher, log.
+"""The environment in which vLLM configures an engine and starts its processes: CPU threads, launcher, log.
 
 `os.environ` belongs to the whole process, and vLLM reads it. So it is changed only while an engine is configured and
 its processes are started, for one engine at a time. The GPUs of an engine are an argument of vLLM (`device_ids`).
@@ -11,7 +11,6 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Literal
 
 from lmms_eval_mai.contract import EngineConfig
@@ -26,7 +25,7 @@ INSTALL = (
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 """Variables of a launcher (torchrun, accelerate). With them an engine's process would join the launcher's group."""
 
-BOUND_THREADS, PRELOADED = "VLLM_CPU_OMP_THREADS_BIND", "LD_PRELOAD"
+BOUND_THREADS = "VLLM_CPU_OMP_THREADS_BIND"
 MEDIA_LIMIT = "VLLM_MAX_MEDIA_REQUEST_DECODE_BYTES"
 """vLLM 0.33 refuses a request whose decoded images are larger together. Its default is that of 178.9 megapixels."""
 
@@ -74,8 +73,7 @@ def engine_environment(pair: Sequence[EngineConfig]) -> Iterator[Machine]:
             changes["VLLM_LOGGING_LEVEL"] = "ERROR" if platform == "cpu" else "WARNING"
             changes["PYTHONWARNINGS"] = given.get("PYTHONWARNINGS", "ignore::FutureWarning")
             changes["TRANSFORMERS_VERBOSITY"] = given.get("TRANSFORMERS_VERBOSITY", "error")
-        # vLLM adds to the preloaded libraries while it makes its configuration.
-        stack.callback(_set, {name: given.get(name) for name in (*changes, PRELOADED)})
+        stack.callback(_set, {name: given.get(name) for name in changes})
         _set(changes)
         yield machine
 
@@ -150,13 +148,4 @@ def _variables(pair: Sequence[EngineConfig], machine: Machine) -> dict[str, str 
     # This process prepares the prompts and needs cores too, and a bound thread would wait for it. vLLM's default binds
     # the threads of both engines to the same cores.
     variables |= {BOUND_THREADS: "nobind", "OMP_NUM_THREADS": threads}
-    # vLLM's CPU build brings Intel's OpenMP library. The threads of GCC's, the default, keep their cores for
-    # milliseconds after each computation. KMP_BLOCKTIME: milliseconds; with Intel's default of 200, images and decoding
-    # took 2 to 4% longer.
-    preloaded = given.get(PRELOADED, "")
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        for file in metadata.files("intel-openmp") or []:
-            if file.name == "libiomp5.so" and not any(name in preloaded for name in ("libgomp", "libiomp", "libomp")):
-                paths = filter(None, [preloaded, os.path.realpath(file.locate())])
-                variables |= {PRELOADED: ":".join(paths), "KMP_BLOCKTIME": given.get("KMP_BLOCKTIME", "1")}
     return variables
