@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 
 from lmms_eval_mai.cli.terminal import log_to_terminal
-from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
+from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
 from lmms_eval_mai.method.calls import decoding_of
 from lmms_eval_mai.method.run import run
 from lmms_eval_mai.method.trace import Sample, Trace

@@ -1,4 +1,4 @@
-"""Builds an engine of any kind from its configuration, and knows the argument names of each kind."""
+"""Builds an engine from its configuration, and knows the names of its arguments."""
 
 import contextlib
 import importlib
@@ -7,20 +7,20 @@ from typing import Any
 from lmms_eval_mai.contract import Engine, EngineConfig, Sampling
 
 ENGINES: dict[str, str] = {
-    "vllm": "lmms_eval_mai.engines.vllm.engine:VllmEngine",
-    "transformers": "lmms_eval_mai.engines.transformers.engine:TransformersEngine",
-    "openai": "lmms_eval_mai.engines.openai.engine:OpenAIEngine",
-    "scripted": "lmms_eval_mai.engines.scripted.engine:recorded_engine",
+    "vllm": "vllm.engine:VllmEngine",
+    "transformers": "transformers.engine:TransformersEngine",
+    "openai": "openai.engine:OpenAIEngine",
+    "scripted": "scripted:recorded_engine",
 }
-"""Kind -> "module:name". The name is that of a class or function that takes the configurations of the engine and of the
-other one (see `build`)."""
+"""Engine -> "module:name" of the class or function that takes its configuration and that of the other engine of the
+pair."""
 
 OPTIONS: dict[str, str] = {
-    "transformers": "lmms_eval_mai.engines.transformers.options:TransformersOptions",
-    "openai": "lmms_eval_mai.engines.openai.engine:OpenAIOptions",
-    "scripted": "lmms_eval_mai.engines.scripted.engine:ScriptedOptions",
+    "transformers": "transformers.options:TransformersOptions",
+    "openai": "openai.engine:OpenAIOptions",
+    "scripted": "scripted:ScriptedOptions",
 }
-"""Kind -> the class of its `Arguments`. The vllm engine has the arguments of vLLM itself."""
+"""Engine -> the class of its `Arguments`. The vllm engine has the arguments of vLLM itself."""
 
 
 def build(config: EngineConfig, other: EngineConfig | None = None) -> Engine:
@@ -32,22 +32,22 @@ def build(config: EngineConfig, other: EngineConfig | None = None) -> Engine:
     return engine
 
 
-def argument_names(kind: str) -> frozenset[str] | None:
+def argument_names(engine: str) -> frozenset[str] | None:
     """Return the names of an engine's arguments. To know vLLM's, it is imported, which takes seconds. None: they are
     unknown, because vLLM is not installed."""
-    if kind == "vllm":
-        names: frozenset[str] | None = _load("lmms_eval_mai.engines.vllm.configuration:argument_names")()
+    if engine == "vllm":
+        names: frozenset[str] | None = _load("vllm.configuration:argument_names")()
         return names
-    return frozenset(_load(OPTIONS[kind]).model_fields)
+    return frozenset(_load(OPTIONS[engine]).model_fields)
 
 
-def check_sampling(kind: str, sampling: Sampling) -> None:
-    """Refuse decoding arguments that an engine of this kind refuses. Raises `ArgumentError`."""
-    if kind == "vllm":
+def check_sampling(engine: str, sampling: Sampling) -> None:
+    """Raise `ArgumentError` for decoding arguments that vLLM refuses. The other engines refuse none before a call."""
+    if engine == "vllm":
         with contextlib.suppress(ImportError):  # without vLLM, the engine says so
-            _load("lmms_eval_mai.engines.vllm.conversion:sampling_params")(sampling)
+            _load("vllm.conversion:sampling_params")(sampling)
 
 
 def _load(path: str) -> Any:
     module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return getattr(importlib.import_module(f"lmms_eval_mai.engines.{module}"), name)

@@ -13,7 +13,7 @@ from lmms_eval_mai.analysis.runs.folders import read_runs
 from lmms_eval_mai.analysis.runs.setups import Setup
 from lmms_eval_mai.analysis.tables import seconds
 from lmms_eval_mai.analysis.tables.build import read
-from lmms_eval_mai.engines.scripted.engine import RecordedScript
+from lmms_eval_mai.engines.scripted import RecordedScript
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.files import load
 from lmms_eval_mai.method.methods import LARGE as LARGE_ALONE

@@ -16,7 +16,7 @@ from support.servers import Server
 
 from lmms_eval_mai.contract import Image, Reply, Sampling
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine
-from lmms_eval_mai.engines.scripted.engine import ScriptedEngine
+from lmms_eval_mai.engines.scripted import ScriptedEngine
 from lmms_eval_mai.errors import EngineNotRunning, PromptTooLong, SampleError
 
 REAL = ("vllm", "openai", "transformers")
@@ -50,21 +50,21 @@ def scripted(loop: LoopThread) -> Iterator[Running]:
         yield running
 
 
-def of_kind(request: pytest.FixtureRequest, server: Server) -> Running:
+def requested(request: pytest.FixtureRequest, server: Server) -> Running:
     engine: Running = request.getfixturevalue(request.param)
     return engine
 
 
-running = pytest.fixture(of_kind, params=["scripted", *REAL], name="running")
-real = pytest.fixture(of_kind, params=REAL, name="real")
+running = pytest.fixture(requested, params=["scripted", *REAL], name="running")
+real = pytest.fixture(requested, params=REAL, name="real")
 
 
-@pytest.mark.parametrize("kind", ["scripted", *REAL])
-def test_an_engine_that_was_never_started_raises_engine_crashed(kind: str, tiny_pair: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize("name", ["scripted", *REAL])
+def test_an_engine_that_was_never_started_raises_engine_crashed(name: str, tiny_pair: tuple[Path, Path]) -> None:
     engine: Any = ScriptedEngine("small", answer)
-    if kind != "scripted":
-        small = "http://127.0.0.1:9/v1" if kind == "openai" else str(tiny_pair[0])
-        engine = engine_of(small=small, small_engine=kind)
+    if name != "scripted":
+        small = "http://127.0.0.1:9/v1" if name == "openai" else str(tiny_pair[0])
+        engine = engine_of(small=small, small_engine=name)
     with pytest.raises(EngineNotRunning):
         asyncio.run(engine.generate(question(0), GREEDY))
 

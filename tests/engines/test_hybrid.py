@@ -15,8 +15,8 @@ QUESTION = prompt(0, make_image("red"), "Is there a dog in the image?\n", "Answe
 OFF, ON = "assistant\n<think>\n\n</think>\n\n", "assistant\n<think>\n"
 
 
-def asked(kind: Any) -> Prompt:
-    return replace(QUESTION, key=replace(QUESTION.key, prompt=kind))
+def asked(name: Any) -> Prompt:
+    return replace(QUESTION, key=replace(QUESTION.key, prompt=name))
 
 
 @pytest.mark.long
@@ -27,10 +27,10 @@ def test_vllm_switches_the_thinking_on_in_native_calls_only_and_ends_it_at_its_b
         small=str(tiny_hybrid[0]), think="native", reasoning_parser="qwen3", chat_template_kwargs='{"other": 1}'
     )
     with started(engine, loop) as running:
-        for kind in get_args(CallPrompt):
-            rendered = loop.run(engine._render(asked(kind), asked(kind).messages))
+        for name in get_args(CallPrompt):
+            rendered = loop.run(engine._render(asked(name), asked(name).messages))
             shown = engine.tokenizer.decode(rendered["prompt_token_ids"][-16:])
-            assert shown.endswith(ON if kind == "native" else OFF), kind
+            assert shown.endswith(ON if name == "native" else OFF), name
         sampling = Sampling(40, ignore_eos=True)
         (cut,) = running.generate(asked("native"), sampling=sampling)
         (ended,) = running.generate(asked("native"), sampling=replace(sampling, thinking_token_budget=8))

@@ -54,7 +54,7 @@ def test_a_temporary_error_is_retried(fault: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "arguments", "kind"),
+    ("fault", "arguments", "error_type"),
     [
         *(((status, {}), {}, SampleError) for status in (400, 413, 422)),
         *(((status, {}), {}, EndpointRefused) for status in (401, 402, 403, 404, 407)),
@@ -67,11 +67,11 @@ def test_a_temporary_error_is_retried(fault: Any) -> None:
     ],
 )
 def test_a_request_that_cannot_succeed_is_made_once_and_its_error_tells_whether_only_the_sample_fails(
-    fault: Any, arguments: dict[str, Any], kind: type[Exception]
+    fault: Any, arguments: dict[str, Any], error_type: type[Exception]
 ) -> None:
     server = ScriptedServer(faults=deque([fault]))
     error = with_servers([server], call, **arguments)
-    assert type(error) is kind and len(server.seen) == 1
+    assert type(error) is error_type and len(server.seen) == 1
     assert ("MiB" in str(error)) == (fault == (413, {}))  # its request is too large
 
 
@@ -99,7 +99,7 @@ def test_all_calls_of_a_sample_use_one_endpoint_and_another_one_if_it_does_not_a
         prompts = [prompt(doc_id, text=f"{doc_id} {name}") for doc_id in range(30) for name in ("simple", "think")]
         await asyncio.gather(*(engine.generate(each, SAMPLING) for each in prompts))
         texts = [[body["messages"][0]["content"][-1]["text"] for body in server.seen] for server in servers]
-        homes = [{int(text.split()[0]) for text in of_server} for of_server in texts]
+        homes = [{int(text.split()[0]) for text in seen} for seen in texts]
         assert all(len(home) >= 4 for home in homes) and sum(map(len, homes)) == 30
         servers[0].faults.extend(["drop"] * 1000)
         await asyncio.gather(*(engine.generate(each, SAMPLING) for each in prompts))

@@ -12,7 +12,7 @@ from support.samples import sample
 
 from lmms_eval_mai.contract import CallKey, Prompt, Reply, Sampling, Side
 from lmms_eval_mai.engines.restart import RestartedEngine
-from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
+from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import (
     CallTimeout,
     EngineCrashed,
@@ -104,7 +104,7 @@ async def answers(engine: RestartedEngine, numbers: Iterable[int]) -> list[Any]:
     return await asyncio.gather(*(call(engine, number) for number in numbers), return_exceptions=True)
 
 
-def kinds(found: Iterable[Any]) -> Counter[type]:
+def types(found: Iterable[Any]) -> Counter[type]:
     return Counter(map(type, found))
 
 
@@ -137,7 +137,7 @@ def test_an_engine_that_dies_without_work_is_started_again_once_or_given_up(rest
         assert engine.has_died
         await asyncio.gather(*(engine.restart_if_dead() for _ in range(3)))
         assert not engine.is_up
-        outcomes = kinds(await answers(engine, range(5)))
+        outcomes = types(await answers(engine, range(5)))
         return outcomes, type(engine.given_up)
 
     inner = Counting(lambda number, attempt: None)
@@ -148,11 +148,11 @@ def test_an_engine_that_dies_without_work_is_started_again_once_or_given_up(rest
 
 def test_an_engine_whose_crashes_no_call_explains_is_not_restarted_when_no_restarts_are_left() -> None:
     async def use(engine: RestartedEngine) -> Any:
-        found = [kinds(await answers(engine, range(wave, wave + 20))) for wave in (0, 20, 40, 60)]
+        found = [types(await answers(engine, range(wave, wave + 20))) for wave in (0, 20, 40, 60)]
         assert inner.starts == 3 and not engine.is_up
         await engine.close()
         await engine.start()
-        return [*found, kinds(await answers(engine, range(60, 80)))]
+        return [*found, types(await answers(engine, range(60, 80)))]
 
     inner = Counting(lambda number, attempt: "death" if (number % 20, attempt) == (7, 1) else None)
     first, second, third, fourth, fifth = with_engine(inner, use, 2)
@@ -162,16 +162,18 @@ def test_an_engine_whose_crashes_no_call_explains_is_not_restarted_when_no_resta
 def test_an_engine_that_crashes_on_every_call_is_given_up_after_three_calls() -> None:
     inner = Counting(lambda number, attempt: "death")
     found = with_engine(inner, lambda engine: answers(engine, range(100)))
-    assert kinds(found) == {EngineCrashed: 97, EngineCrashedByCall: 3} and inner.starts <= 9
+    assert types(found) == {EngineCrashed: 97, EngineCrashedByCall: 3} and inner.starts <= 9
 
 
 @pytest.mark.parametrize(
-    ("restarts", "failed", "kind"), [(2, {2}, Reply), (2, {2, 3}, EngineCrashed), (0, set(), EngineCrashed)]
+    ("restarts", "failed", "expected"), [(2, {2}, Reply), (2, {2, 3}, EngineCrashed), (0, set(), EngineCrashed)]
 )
-def test_a_failed_restart_is_tried_again_while_restarts_are_left(restarts: int, failed: set[int], kind: type) -> None:
+def test_a_failed_restart_is_tried_again_while_restarts_are_left(
+    restarts: int, failed: set[int], expected: type
+) -> None:
     inner = Counting(lambda number, attempt: "death" if attempt == 1 else None)
     inner.failed_starts = failed
-    assert kinds(with_engine(inner, lambda engine: answers(engine, [0]), restarts)) == {kind: 1}
+    assert types(with_engine(inner, lambda engine: answers(engine, [0]), restarts)) == {expected: 1}
     assert inner.starts == 1 + restarts
 
 
@@ -181,7 +183,7 @@ def test_an_engine_that_does_not_stop_cleanly_after_a_crash_is_started_again() -
             raise OSError("a process does not end")
 
     inner = Stuck(lambda number, attempt: "death" if attempt == 1 else None)
-    assert kinds(with_engine(inner, lambda engine: answers(engine, [0]))) == {Reply: 1} and inner.starts == 2
+    assert types(with_engine(inner, lambda engine: answers(engine, [0]))) == {Reply: 1} and inner.starts == 2
 
 
 @pytest.mark.parametrize(("crashes", "most_running"), [(1, 100), (2, 1)])
@@ -194,7 +196,7 @@ def test_interrupted_calls_are_made_again_before_new_ones_all_together_and_after
         old = asyncio.ensure_future(answers(engine, range(100)))
         await until(lambda: len(inner.order) == 100)
         new = asyncio.ensure_future(call(engine, 100))
-        assert kinds(await old) == {Reply: 100} and (await new).text == "answer 100"
+        assert types(await old) == {Reply: 100} and (await new).text == "answer 100"
         assert inner.starts == 1 + crashes and inner.most_running == most_running
         assert inner.order[-1] == 100 and len(inner.order) == 101 + 100 * crashes
 
@@ -227,9 +229,9 @@ def test_all_calls_end_when_the_engine_is_closed_and_none_is_blamed(crashes: int
         await until(lambda: inner.attempts[0] >= max(crashes, 1))
         await turns_of_the_loop(turns)
         await engine.close()
-        assert kinds(await calling) == {EngineNotRunning: 3} and not engine.is_up
+        assert types(await calling) == {EngineNotRunning: 3} and not engine.is_up
         await engine.start()
-        assert engine.is_up and kinds(await answers(engine, [3])) == {Reply: 1}
+        assert engine.is_up and types(await answers(engine, [3])) == {Reply: 1}
 
     with_engine(inner, use)
 
@@ -240,7 +242,7 @@ def test_a_call_that_hangs_fails_at_its_timeout_and_frees_its_slot() -> None:
         return [*await answers(engine, range(256)), *await answers(engine, [256])]
 
     inner = Counting(lambda number, attempt: "hang" if number < 256 else None)
-    assert kinds(with_engine(inner, use, 0)) == {CallTimeout: 256, Reply: 1}
+    assert types(with_engine(inner, use, 0)) == {CallTimeout: 256, Reply: 1}
 
 
 def cascade_script(prompt: Prompt) -> Answer:
@@ -273,7 +275,7 @@ def test_3000_samples_on_faulty_engines_are_all_answered_or_reported_as_errors()
         await run_samples(range(3000), lambda i: sample(doc_id=i), lambda each: method_run.run(each, pair), report, 256)
 
     asyncio.run(run())
-    errors = kinds(outcome for outcome in outcomes.values() if not isinstance(outcome, Trace))
+    errors = types(outcome for outcome in outcomes.values() if not isinstance(outcome, Trace))
     assert len(outcomes) == 3000 and errors[SampleError] > 20 and errors[CallTimeout] > 0
     assert errors.total() < 250 and errors[EngineCrashedByCall] <= 3
     compared = {stop.exit: {*stop.agree} for stop in MAI.stops}

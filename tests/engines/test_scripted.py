@@ -10,7 +10,7 @@ from support.engines import answer, question
 
 from lmms_eval_mai.contract import EngineConfig, Reply, Sampling
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.scripted.engine import ScriptedEngine, ScriptedOptions
+from lmms_eval_mai.engines.scripted import ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import ArgumentError
 
 

@@ -12,7 +12,7 @@ from support.endpoints import with_servers
 from support.scripted_server import ScriptedServer
 
 from lmms_eval_mai.contract import CallKey, CallPrompt, EngineConfig, Message, Prompt, Reply, Sampling, TokenLogprobs
-from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
+from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
 from lmms_eval_mai.engines.thinking import ThinkingSwitch, template_of, thought_first, with_thinking, without_budget
 from lmms_eval_mai.errors import ArgumentError, SampleError
 
@@ -21,8 +21,8 @@ ALWAYS = "{% if add_generation_prompt %}<a><think>{% endif %}"
 PLAIN = "{% if add_generation_prompt %}<a>{% endif %}"
 
 
-def asked(kind: CallPrompt = "native") -> Prompt:
-    return Prompt((Message("user", ("What is it?",)),), CallKey("t", 0, 0, "small", kind))
+def asked(name: CallPrompt = "native") -> Prompt:
+    return Prompt((Message("user", ("What is it?",)),), CallKey("t", 0, 0, "small", name))
 
 
 SPLITS: list[tuple[str, str, str | None, str]] = [
@@ -40,11 +40,11 @@ SPLITS: list[tuple[str, str, str | None, str]] = [
 """An output, why it ended, its thinking and what follows."""
 
 
-async def said(output: str, kind: CallPrompt = "native", **fields: Any) -> Reply:
+async def said(output: str, name: CallPrompt = "native", **fields: Any) -> Reply:
     """Return the call of a scripted engine with this output."""
     engine = ScriptedEngine("small", lambda prompt: Answer(output, **fields))
     await engine.start()
-    return await engine.generate(asked(kind), Sampling(8))
+    return await engine.generate(asked(name), Sampling(8))
 
 
 @pytest.mark.parametrize(("output", "finish_reason", "thinking", "text"), SPLITS)
@@ -53,11 +53,11 @@ def test_first_end_mark_of_its_family_ends_a_native_thinking_and_other_calls_kee
 ) -> None:
     call = asyncio.run(said(output, finish_reason=finish_reason))
     assert (call.thinking, call.text) == (thinking, text)
-    for kind in ("simple", "think", "transfer"):
-        call = asyncio.run(said(output, kind, finish_reason=finish_reason))
+    for name in ("simple", "think", "transfer"):
+        call = asyncio.run(said(output, name, finish_reason=finish_reason))
         assert (call.thinking, call.text) == (None, output)
-        thought = kind != "think" and thinking is not None and finish_reason == "stop"
-        assert thought_first(kind, call.text, call.thinking) == thought
+        thought = name != "think" and thinking is not None and finish_reason == "stop"
+        assert thought_first(name, call.text, call.thinking) == thought
 
 
 def test_record_may_have_its_thinking_apart() -> None:
@@ -150,7 +150,7 @@ def test_budget_limits_the_output_where_a_thinking_cannot_be_ended() -> None:
 def test_server_that_reports_its_context_gets_the_switch_and_others_only_if_it_is_needed() -> None:
     off, on = ({"chat_template_kwargs": {"enable_thinking": value}} for value in (False, True))
     effort = {"reasoning_effort": "low"}
-    for context, kind, arguments, expected in (
+    for context, name, arguments, expected in (
         (1000, "simple", {}, off),
         (None, "simple", {}, {}),
         (None, "native", {}, on),
@@ -162,7 +162,7 @@ def test_server_that_reports_its_context_gets_the_switch_and_others_only_if_it_i
         ),
     ):
         server = ScriptedServer(context=context)
-        with_servers([server], lambda engine, kind=kind: engine.generate(asked(kind), Sampling(8)), **arguments)
+        with_servers([server], lambda engine, name=name: engine.generate(asked(name), Sampling(8)), **arguments)
         assert {name: value for name, value in server.seen[0].items() if "template" in name} == expected
 
 

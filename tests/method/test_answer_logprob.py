@@ -5,7 +5,7 @@ import time
 import pytest
 
 from lmms_eval_mai.contract import Call, CallKey, Reply, TokenLogprobs
-from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
+from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
 from lmms_eval_mai.method.calls import counted_call
 
 

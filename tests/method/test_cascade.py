@@ -12,7 +12,7 @@ from support.documents import MMMU_OPEN
 from support.samples import OWN_INSTRUCTION, Recorder, path, sample, scripted_pair, started_pair
 
 from lmms_eval_mai.contract import Call, Image, Prompt, Sampling, Side
-from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
+from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.benchmarks import BENCHMARKS

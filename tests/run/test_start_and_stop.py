@@ -17,7 +17,7 @@ from support.samples import sample
 
 from lmms_eval_mai import Cascade
 from lmms_eval_mai.contract import SIDES, Prompt
-from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine
+from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, EngineNotRunning, EngineStartError, SampleError
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation

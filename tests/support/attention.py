@@ -8,7 +8,7 @@ from typing import Any
 from support.samples import started_pair
 
 from lmms_eval_mai.contract import Prompt, Reply, Sampling, Side, TokenWeights
-from lmms_eval_mai.engines.scripted.engine import ScriptedEngine
+from lmms_eval_mai.engines.scripted import ScriptedEngine
 from lmms_eval_mai.errors import PromptTooLong
 from lmms_eval_mai.method.calls import Pair
 from lmms_eval_mai.method.sparse import Sparse

@@ -13,7 +13,7 @@ from support.loop import LoopThread
 
 from lmms_eval_mai.contract import CallKey, Engine, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
-from lmms_eval_mai.engines.scripted.engine import Answer
+from lmms_eval_mai.engines.scripted import Answer
 from lmms_eval_mai.errors import MissingAnswer
 from lmms_eval_mai.run.config import parse
 

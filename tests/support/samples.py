@@ -6,7 +6,7 @@ from typing import Any
 from PIL import Image as PilImage
 
 from lmms_eval_mai.contract import CALL_PROMPTS, Image, Message, Prompt, Sampling
-from lmms_eval_mai.engines.scripted.engine import Answer, ScriptedEngine, ScriptedOptions
+from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import MissingAnswer
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.calls import Pair

@@ -86,7 +86,7 @@ def print_engine_arguments(engine: str) -> None:
 ENGINES = {
     "openai": ("engines/openai/engine.py", "OpenAIOptions"),
     "transformers": ("engines/transformers/options.py", "TransformersOptions"),
-    "scripted": ("engines/scripted/engine.py", "ScriptedOptions"),
+    "scripted": ("engines/scripted.py", "ScriptedOptions"),
 }
 
 

@@ -49,10 +49,6 @@ class Answer:
     """error: the call fails. hang: the call never ends. death: the engine crashes, and all calls in flight fail."""
 
 
-OF_REPLY = {field.name for field in dataclasses.fields(Answer)} & {field.name for field in dataclasses.fields(Reply)}
-"""The fields that an answer and its reply have in common."""
-
-
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class Record(Answer):
     """An answer and its call: one line of a file."""
@@ -118,8 +114,6 @@ class ScriptedOptions(Arguments):
 
 
 class ScriptedEngine(Engine):
-    """Answers from a script."""
-
     def __init__(self, side: Side, script: Script, options: ScriptedOptions | None = None) -> None:
         options = options or ScriptedOptions()
         self.side = side
@@ -143,7 +137,7 @@ class ScriptedEngine(Engine):
         self._stop(EngineNotRunning(f"The scripted {self.side} engine was closed."))
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
-        slots, end, options = self._slots, self._end, self._options
+        slots, end, time_scale = self._slots, self._end, self._options.time_scale
         if slots is None or end is None:
             raise EngineNotRunning(f"The scripted {self.side} engine is not running.")
         clock = asyncio.get_running_loop()
@@ -151,28 +145,34 @@ class ScriptedEngine(Engine):
         answer = self._script(prompt)
         if answer.fault == "error":
             raise SampleError(f"{prompt.key}: the scripted {self.side} engine simulates an error.")
-        ttft_s = options.ttft_s if answer.ttft_s is None else answer.ttft_s
-        total_s = answer.seconds
-        if total_s is None:  # Eq. 27
-            total_s = ttft_s + (answer.output_tokens / options.tokens_per_s if options.tokens_per_s else 0.0)
+        ttft_s, total_s = self._seconds(answer)
         async with slots:
-            queued_s = (clock.time() - submitted_at) / options.time_scale if options.time_scale else 0.0
+            queued_s = (clock.time() - submitted_at) / time_scale if time_scale else 0.0
             if answer.fault == "death" and not end.done():
                 self._stop(EngineCrashed(f"{prompt.key}: the scripted {self.side} engine simulates a crash."))
-            seconds = None if answer.fault == "hang" else total_s * options.time_scale
+            seconds = None if answer.fault == "hang" else total_s * time_scale
             if seconds == 0:
                 await asyncio.sleep(0)
             elif not end.done():
                 await asyncio.wait({end}, timeout=seconds)
             if end.done():
                 raise type(end.result())(str(end.result()))
-        fields = {name: getattr(answer, name) for name in OF_REPLY} | {
+        names = [field.name for field in dataclasses.fields(Reply)]
+        fields = {name: getattr(answer, name) for name in names if hasattr(answer, name)} | {
             "text": replace_lone_surrogates(answer.text),  # lmms-eval could not write them
             "answer_logprob": answer.answer_logprob if prompt.logprobs else None,
             "ttft_s": queued_s + min(ttft_s, total_s),
         }
         reply = Reply(queued_s=queued_s, total_s=queued_s + total_s, **fields)
         return reply if reply.thinking is not None else with_thinking(reply, prompt, "")
+
+    def _seconds(self, answer: Answer) -> tuple[float, float]:
+        """Return the seconds to the first and to the last token, without those in the queue."""
+        options = self._options
+        ttft_s = options.ttft_s if answer.ttft_s is None else answer.ttft_s
+        if answer.seconds is not None:
+            return ttft_s, answer.seconds
+        return ttft_s, ttft_s + (answer.output_tokens / options.tokens_per_s if options.tokens_per_s else 0.0)  # Eq. 27
 
     async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
         raise PromptTooLong(f"{prompt.key}: a scripted engine has no context length, so it cannot truncate thinking.")
