@@ -24,14 +24,10 @@ MAX_CAUSES = 3
 
 
 class RestartedEngine(Model):
-    """One engine of a run, with its restarts. All methods run on one event loop."""
+    """One engine of a run. All methods run on one event loop."""
 
     def __init__(
-        self,
-        engine: Engine,
-        restarts: int | None,
-        call_timeout: float | None = None,
-        delay_s: float = RESTART_DELAY_S,
+        self, engine: Engine, restarts: int | None, call_timeout: float | None = None, delay_s: float = RESTART_DELAY_S
     ) -> None:
         """`restarts`: how often the engine may be started again (`engine_restarts`); None: never, because it runs in a
         server, which the engine waits for. `call_timeout`: seconds for one call, its time in the engine's queue
@@ -40,16 +36,14 @@ class RestartedEngine(Model):
         self._restarts = self._left = restarts or 0
         self._is_server = restarts is None
         self._call_timeout, self._delay_s = call_timeout, delay_s
-        self._running = 0
-        """Calls that the engine answers now."""
-        self._interrupted = Counter[int]()
-        """1, 2 -> unfinished calls that at least so many crashes have interrupted. Other calls wait for them."""
+        self._running = 0  # calls
+        self._crashes = Counter[object]()
+        """An interrupted call that is not finished -> the crashes that interrupted it."""
         self._causes = 0
         """Calls that crashed the engine alone since its last answer."""
         self._changed = asyncio.Event()
-        """Set when a call ends. A new one after each."""
-        self._restart: asyncio.Task[None] | None = None
-        """The restart of the last crash."""
+        """Set when a call ends, so that the waiting calls look again whether they may run. A new one after each."""
+        self._restart: asyncio.Task[None] | None = None  # of the last crash
         self._end: EngineCrashed | None = EngineNotRunning(f"The {self.side} engine is not running.")
         """Why the engine does not run, and is not started again. Every call raises it."""
 
@@ -59,7 +53,6 @@ class RestartedEngine(Model):
         self._end, self._restart, self._left, self._causes = None, None, self._restarts, 0
 
     async def close(self) -> None:
-        """Stop the engine, also during a restart."""
         self._end = EngineNotRunning(f"The {self.side} engine was closed.")
         if self._restart is not None:
             self._restart.cancel()
@@ -94,8 +87,8 @@ class RestartedEngine(Model):
         return await self._with_restarts(prompt.key, lambda: self.engine.truncate_thinking(prompt, thinking, sampling))
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
-        """Return the engine's answer. Raises a `SampleError`, also `CallTimeout` or `EngineCrashedByCall`; raises
-        `EngineCrashed` if the engine cannot be restarted."""
+        """Raises a `SampleError`, also `CallTimeout` or `EngineCrashedByCall`; raises `EngineCrashed` if the engine
+        cannot be restarted."""
         return await self._with_restarts(prompt.key, lambda: self._within_timeout(prompt, sampling))
 
     async def _within_timeout(self, prompt: Prompt, sampling: Sampling) -> Reply:
@@ -112,10 +105,11 @@ class RestartedEngine(Model):
             ) from None
 
     async def _with_restarts(self, key: CallKey, attempt: Callable[[], Awaitable[R]]) -> R:
-        crashes = 0
+        """Make a call until no crash interrupts it, or until it is known to be the cause of its crashes."""
+        call = object()
         try:
             while True:
-                await self._enter(crashes)
+                await self._enter(self._crashes[call])
                 try:
                     answer = await attempt()
                     self._causes = 0
@@ -125,41 +119,47 @@ class RestartedEngine(Model):
                         raise
                     if self._end is not None:  # it was closed during the call
                         raise self._end from crash
-                    crashes += 1
-                    self._interrupted[crashes] += 1
-                    self._causes += crashes > 2
-                    if self.is_up:  # this is the first call that notices this crash
-                        self._restart = asyncio.create_task(self._start_again(crash, is_free=crashes > 1))
-                    if crashes > 2:
-                        self._left = min(self._restarts, self._left + 1)  # the first of these crashes used one
-                        raise EngineCrashedByCall(
-                            f"{key}: the {self.side} engine crashed {crashes} times during this call, the last time "
-                            f"while no other call ran. Look at the document, and at the last error: {crash}"
-                        ) from crash
+                    self._crashes[call] += 1
+                    self._after_crash(self._crashes[call], key, crash)
                 finally:
                     self._running -= 1
                     self._wake()
         finally:
-            if crashes:
-                for number in range(1, crashes + 1):
-                    self._interrupted[number] -= 1
+            if self._crashes.pop(call, 0):
                 self._wake()
 
     async def _enter(self, crashes: int) -> None:
-        """Wait until this call may run."""
+        """Wait until a call may run that so many crashes have interrupted: after the calls with more of them, and alone
+        after two."""
         while True:
             if self._restart is not None and not self._restart.done():
                 await asyncio.wait([self._restart])  # a cancelled call does not stop the restart
             elif self._end is not None:
                 raise self._end
-            elif (self._running if crashes > 1 else self._interrupted[crashes + 1]) == 0:
+            elif self._most_crashes() > crashes or (crashes > 1 and self._running):
+                await self._changed.wait()
+            else:
                 self._running += 1
                 return
-            else:
-                await self._changed.wait()
+
+    def _after_crash(self, crashes: int, key: CallKey, crash: EngineCrashed) -> None:
+        """Begin the restart, if this call is the first one that notices this crash. Raises `EngineCrashedByCall` if the
+        call is the cause."""
+        is_cause = crashes > 2
+        self._causes += is_cause
+        if self.is_up:
+            self._restart = asyncio.create_task(self._start_again(crash, is_free=crashes > 1))
+        if is_cause:
+            self._left = min(self._restarts, self._left + 1)  # the first of these crashes used one
+            raise EngineCrashedByCall(
+                f"{key}: the {self.side} engine crashed {crashes} times during this call, the last time while no other "
+                f"call ran. Look at the document, and at the last error: {crash}"
+            ) from crash
+
+    def _most_crashes(self) -> int:
+        return max(self._crashes.values(), default=0)
 
     def _wake(self) -> None:
-        """Let the waiting calls look again whether they may run."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -173,7 +173,7 @@ class RestartedEngine(Model):
         await close()
         while self._running:  # all interrupted calls end now, so it is known what they are
             await self._changed.wait()
-        is_free = is_free or self._interrupted[2] > 0
+        is_free = is_free or self._most_crashes() > 1
         while self._causes < MAX_CAUSES and (is_free or self._left > 0):
             self._left -= not is_free
             is_free = False
