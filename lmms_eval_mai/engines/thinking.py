@@ -27,7 +27,7 @@ SHORT = ("simple", "task", "stage2", "transfer")
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "processor_config.json", "tokenizer_config.json")
 """Where a checkpoint has its chat template. vLLM and transformers use the first one."""
 
-Split = Callable[[str], tuple[str | None, str | None]]
+Parser = Callable[[str], tuple[str | None, str | None]]
 """Returns the thinking and the answer in an output. None: there is none."""
 
 
@@ -36,11 +36,12 @@ class ThinkingSwitch:
 
     def __init__(self, config: EngineConfig, template: str | None) -> None:
         """`template`: None if it cannot be read, because a server has it. Raises `ArgumentError`."""
+        self._config = config
         self.is_known = template is None or SWITCH in template
         self.has_special_marks = "<|channel>" in (template or "")
         """Whether the marks are special tokens, which an engine must show."""
         after = (template or "").rpartition("add_generation_prompt")[2]
-        can_think = self.is_known or any(start in after for start in STARTS)  # Qwen3-VL Thinking always thinks
+        self._can_think = self.is_known or any(start in after for start in STARTS)  # Qwen3-VL Thinking always thinks
         given = config.arguments.get("chat_template_kwargs")
         self.given: Mapping[str, Any] = {} if given is None else given
         argument = f"{config.side}_chat_template_kwargs={given}"
@@ -51,29 +52,25 @@ class ThinkingSwitch:
                 f"{argument}: each call sets {SWITCH} itself. Leave it out, and give think=native if the models must "
                 "think by themselves."
             )
-        self._refusal = (
-            None
-            if can_think
-            else (
-                f"think=native needs a model that can think by itself, and the chat template of {config.side}="
-                f"{config.model} has no {SWITCH}. Use think=R, or another model (docs/first-run.md names some)."
-            )
-        )
-        if config.native and self._refusal:
-            raise ArgumentError(self._refusal)
+        self._check(config.native)
 
     def arguments(self, prompt: Prompt) -> dict[str, Any]:
         """Return the additional arguments of the chat template for a prompt. Raises `ArgumentError`."""
-        if prompt.native and self._refusal:  # a request to a server may ask for it
-            raise ArgumentError(self._refusal)
+        self._check(prompt.native)  # a request to a server may ask for it
         return {**self.given, **({SWITCH: prompt.native} if self.is_known else {})}
+
+    def _check(self, native: bool) -> None:
+        if native and not self._can_think:
+            raise ArgumentError(
+                "think=native needs a model that can think by itself, and the chat template of "
+                f"{self._config.side}={self._config.model} has no {SWITCH}. Use think=R, or another model "
+                "(docs/first-run.md names some)."
+            )
 
 
 def template_of(model: str, revision: str | None = None) -> str:
-    """Return the chat template of a checkpoint on this machine or on the Hugging Face hub. Empty: none was found.
-
-    Raises `ArgumentError`.
-    """
+    """Return the chat template of a checkpoint, also of one on the Hugging Face hub. Empty: none was found. Raises
+    `ArgumentError`."""
     from transformers.utils import cached_file
 
     for name in TEMPLATE_FILES:
@@ -105,27 +102,21 @@ def split(text: str, opened: str, is_cut: bool) -> tuple[str | None, str]:
     """
     begun = next((start for start in STARTS if text.lstrip().startswith(start)), "")
     ends = [end for start, end in MARKS if start == (begun or opened)] or [end for _, end in MARKS]
-    places = [(text.index(end), end) for end in ends if end in text]
-    if not (places or begun or opened or is_cut):
+    found = [(text.index(end), end) for end in ends if end in text]
+    if not (found or begun or opened or is_cut):
         return None, text
-    place, end = min(places, default=(len(text), ""))
-    thinking = text[:place].strip().removeprefix(begun).strip()
-    return thinking, text[place + len(end) :].lstrip()
+    index, end = min(found, default=(len(text), ""))
+    return text[:index].strip().removeprefix(begun).strip(), text[index + len(end) :].lstrip()
 
 
-def with_thinking(reply: Reply, prompt: Prompt, shown: str, parser: Split | None = None) -> Reply:
-    """Return a reply whose thinking is apart from its text, if the model's own thinking is on. Another reply keeps its
-    text, without the marks of an empty thinking, and with the mark at the end of its prompt, as servers have it.
+def with_thinking(reply: Reply, prompt: Prompt, shown: str, parser: Parser | None = None) -> Reply:
+    """Return a reply whose thinking is apart from its text, if the model's own thinking is on.
 
     `shown`: the end of the prompt as the model sees it. `parser`: used in place of the marks.
     """
     mark = next((start for start in STARTS if shown.rstrip().endswith(start)), "")
     if not prompt.native:
-        if mark:
-            return dataclasses.replace(reply, text=f"{mark}\n{reply.text.lstrip()}")
-        text = without_empty(reply.text)
-        logprobs = reply.logprobs if text == reply.text or reply.logprobs is None else _from(reply.logprobs, text)
-        return dataclasses.replace(reply, text=text, logprobs=logprobs)
+        return _undivided(reply, mark)
     if parser is None:
         thinking, text = split(reply.text, mark, reply.finish_reason != "stop")
     else:
@@ -135,20 +126,25 @@ def with_thinking(reply: Reply, prompt: Prompt, shown: str, parser: Split | None
     return dataclasses.replace(reply, thinking=thinking, text=text)
 
 
+def _undivided(reply: Reply, mark: str) -> Reply:
+    """Return a reply with its whole text, as servers have it: with the mark at the end of its prompt, and without the
+    marks of an empty thinking."""
+    if mark:
+        return dataclasses.replace(reply, text=f"{mark}\n{reply.text.lstrip()}")
+    text, logprobs = without_empty(reply.text), reply.logprobs
+    if logprobs is not None and text != reply.text:  # from the last token on at which the text may begin
+        for first in reversed(range(len(logprobs.texts))):  # engines differ in whether the tokens of marks have a text
+            if "".join(logprobs.texts[first:]).lstrip().startswith(text):
+                logprobs = TokenLogprobs(logprobs.texts[first:], logprobs.values[first:])
+                break
+    return dataclasses.replace(reply, text=text, logprobs=logprobs)
+
+
 def without_empty(text: str) -> str:
     """Return a text without the marks of an empty thinking at its beginning. Gemma 4 writes them if its thinking is
     off."""
     thinking, rest = split(text, opened="", is_cut=False)
     return rest if thinking == "" and text.lstrip().startswith(STARTS) else text
-
-
-def _from(logprobs: TokenLogprobs, text: str) -> TokenLogprobs:
-    """Return the log-probabilities from the last token on at which the text may begin. Engines differ in whether the
-    tokens of marks have a text."""
-    for first in reversed(range(len(logprobs.texts))):
-        if "".join(logprobs.texts[first:]).lstrip().startswith(text):
-            return TokenLogprobs(logprobs.texts[first:], logprobs.values[first:])
-    return logprobs
 
 
 def thought_first(prompt: str, text: str, thinking: str | None) -> bool:

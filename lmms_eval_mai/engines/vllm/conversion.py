@@ -7,7 +7,7 @@ from typing import Any
 
 from lmms_eval_mai.contract import EngineConfig, Image, Message, Prompt, Reply, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.messages import is_too_long, merge_adjacent_text
-from lmms_eval_mai.engines.thinking import SWITCH, Split
+from lmms_eval_mai.engines.thinking import SWITCH, Parser
 from lmms_eval_mai.errors import ArgumentError, PromptTooLong, RequestRefused, SampleError, UnreadableImage
 from lmms_eval_mai.redaction import error_text
 
@@ -41,7 +41,7 @@ def sampling_params(sampling: Sampling, logprobs: bool = False, shows_marks: boo
         raise ArgumentError(f"vLLM refuses a decoding argument: {error_text(error)}.") from error
 
 
-def parser_of(name: str, tokenizer: Any, given: Mapping[str, Any]) -> Split:
+def parser_of(name: str, tokenizer: Any, given: Mapping[str, Any]) -> Parser:
     """Return vLLM's parser of a thinking as a function. `given`: arguments of the chat template. Raises vLLM's errors
     for an unknown name, or for a tokenizer without the parser's marks."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -69,7 +69,7 @@ def to_reply(engine_input: Any, result: Any, requested_at: float) -> Reply:
         # vLLM counts from the moment at which the prompt was given to its renderer.
         ttft_s=min(metrics.first_token_latency, total_s),
         total_s=total_s,
-        image_tokens=sum(place.get_num_embeds() for place in images),
+        image_tokens=sum(image.get_num_embeds() for image in images),
         logprobs=_logprobs(output.logprobs),
     )
 
@@ -95,10 +95,10 @@ def sample_error(prompt: Prompt, config: EngineConfig, context: int, error: Exce
             getattr(error, "value", None) if getattr(error, "parameter", "") == "input_tokens" else None,
         )
     # vLLM's own class for a value that it refuses has a `parameter`. It is a `ValueError` in some versions only.
-    kind = RequestRefused if isinstance(error, ValueError) or hasattr(error, "parameter") else SampleError
+    error_type = RequestRefused if isinstance(error, ValueError) or hasattr(error, "parameter") else SampleError
     if "Processor" in str(error):  # it prepares only images here
-        kind = UnreadableImage
-    return kind(
+        error_type = UnreadableImage
+    return error_type(
         f"{prompt.key}: vLLM refused this request to {config.model} ({type(error).__name__}: {reason}). Check the "
         "document, its image, the decoding arguments, and vLLM's log above."
     )

@@ -1,8 +1,7 @@
 """A persistent vLLM engine: one `AsyncLLM` whose core runs in its own process until the engine is closed.
 
 vLLM batches all calls that are ready. Image and question come first in every prompt, so vLLM's prefix and encoder
-caches serve the later calls of a sample. Chat template, image preparation and validation are vLLM's own. Imported only
-if this engine is used.
+caches serve the later calls of a sample. Chat template, image preparation and validation are vLLM's own.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ from typing import Any
 from lmms_eval_mai.contract import SIDES, Engine, EngineConfig, Message, Prompt, Reply, Sampling
 from lmms_eval_mai.engines.checkpoints import checkpoint_identity
 from lmms_eval_mai.engines.messages import end_of_thinking, replica_of, without_thinking
-from lmms_eval_mai.engines.thinking import SWITCH, Split, ThinkingSwitch, template_of, with_thinking, without_budget
+from lmms_eval_mai.engines.thinking import SWITCH, Parser, ThinkingSwitch, template_of, with_thinking, without_budget
 from lmms_eval_mai.engines.vllm.configuration import ANY_CONTEXT, PERFORMANCE_ARGUMENTS, configure, start_errors
 from lmms_eval_mai.engines.vllm.conversion import (
     chat_message,
@@ -37,8 +36,6 @@ USABLE_FINISH_REASONS = ("stop", "length", "repetition")
 
 
 class VllmEngine(Engine):
-    """One model in vLLM."""
-
     def __init__(self, config: EngineConfig, other: EngineConfig | None) -> None:
         """Build the engine's configuration in this process, where wrong arguments and missing checkpoints show early.
         `other`: the second engine of the pair, which may be of another kind."""
@@ -50,17 +47,15 @@ class VllmEngine(Engine):
         with engine_environment(self._pair) as machine:
             configuration = configure(config, self._pair, machine)
         self._thinking = ThinkingSwitch(config, template_of(config.model, config.arguments.get("revision")))
-        self._parser: Split | None = None
+        self._parser: Parser | None = None
         """vLLM's own parser of the thinking, if the argument `reasoning_parser` names it."""
         self.description = configuration.description
         self.shares_gpu = configuration.shares_gpu
         self._requested_context = configuration.max_model_len
         self.llm: Any = None
         """The `AsyncLLM`. None: the engine is not running."""
-        self._building: asyncio.Future[Any] | None = None
-        """The start that has begun and not ended."""
-        self._processes: Processes | None = None
-        """Of the start that has begun, or of the running engine."""
+        self._building: asyncio.Future[Any] | None = None  # the start that has begun and not ended
+        self._processes: Processes | None = None  # of that start, or of the running engine
         self._context = 0
         self._replicas = 1
         self._request_numbers = itertools.count()
