@@ -36,16 +36,14 @@ ON_CPU = {
     "enforce_eager": True,  # compilation takes minutes and needs a C++ compiler
     "block_size": 32,  # a short prompt never fills a block of 128, the default, so it is never cached
 }
-"""Defaults on a CPU, and why vLLM's own do not serve."""
 ONLY_IMAGES = {"video": 0, "audio": 0}
 """No request has a video or a sound, so vLLM neither warms up nor plans for them. Its cache of images has then the
 tokens of a batch, or of the largest image that it expects. With small batches that was too small for an image of
 InternVL."""
-SHARED_GPU = (
+SHARED_GPU_HINT = (
     " Both models share a GPU. If its memory is too small, take a smaller pair (pair=qwen3vl-2b-4b needs about 22 GiB) "
     "or quantization=fp8; `lmms-eval-mai doctor --gpus GIB` with the same arguments shows what each model gets."
 )
-"""What may help where an engine cannot start on a GPU that it shares."""
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """On a CPU vLLM replaces the public name "uni" by two processes, which wait for each other in busy loops. It needs two
 to bind threads to cores, and we bind none."""
@@ -53,8 +51,6 @@ to bind threads to cores, and we bind none."""
 
 @dataclass(frozen=True)
 class Configuration:
-    """Everything that an engine needs to start."""
-
     vllm_config: Any
     max_model_len: int
     """Requested context in tokens, or `AUTOMATIC`."""
@@ -63,7 +59,6 @@ class Configuration:
 
 
 def argument_names() -> frozenset[str] | None:
-    """Return the names of the engine's arguments. None: vLLM is not installed, so they are unknown."""
     try:
         detect_platform()
     except EngineUnavailable:
@@ -95,7 +90,7 @@ def start_errors(config: EngineConfig, shares_gpu: bool = False) -> Iterator[Non
         raise EngineStartError(
             f"vLLM cannot start {config.side}={config.model}. The engine's arguments: {given or 'none'}. Look for the "
             f"cause in vLLM's log above, and check the model's name or path, and the `{config.side}_<argument>` values."
-            f"{SHARED_GPU if needs_memory else ''} The last error: {one_line(reason)}"
+            f"{SHARED_GPU_HINT if needs_memory else ''} The last error: {one_line(reason)}"
         ) from error
 
 
@@ -122,30 +117,29 @@ def configure(config: EngineConfig, pair: Sequence[EngineConfig], machine: Machi
         from vllm.platforms import current_platform
         from vllm.usage.usage_lib import UsageContext
 
+        share = None
         if machine.platform == "cuda":
             share = shares(pair, current_platform.device_count(), machine.rank)[config.side]
-            place, defaults = f"on GPU {','.join(map(str, share.gpus))}", _gpu_defaults(config, share)
-            shares_gpu = share.utilization is not None
         elif "devices" in config.arguments:
             raise ArgumentError(f"{config.side}_devices names GPUs, but vLLM runs on the CPU here. Leave it out.")
-        else:
-            place, defaults, shares_gpu = "on the CPU", _cpu_defaults(config), False
+        defaults = _cpu_defaults(config) if share is None else _gpu_defaults(config, share)
         arguments = AsyncEngineArgs(model=config.model, **_arguments(config, defaults))
         model_config = arguments.create_model_config()
         if not model_config.is_multimodal_model:
             raise text_only_error(config.side, config.model, model_config.architectures)
-        if shares_gpu:
-            place += f" with {arguments.gpu_memory_utilization:.0%} of its memory"
-        if machine.platform == "cpu":
+        if share is None:
             _limit_memory(arguments, model_config)
         elif arguments.max_model_len is None:
             arguments.max_model_len = AUTOMATIC
         # Without a usage context vLLM takes the smallest batch limits, those of a bare engine.
         vllm_config = arguments.create_engine_config(UsageContext.LLM_CLASS)
+    device = "on the CPU" if share is None else f"on GPU {','.join(map(str, share.gpus))}"
+    utilization = share and share.utilization
+    memory = f" with {utilization:.0%} of its memory" if utilization is not None else ""
     length = arguments.max_model_len
     context = ANY_CONTEXT if length == AUTOMATIC else f"context {length} tokens"
-    description = f"{place}, {str(model_config.dtype).removeprefix('torch.')}, {context}"
-    return Configuration(vllm_config, length, description, shares_gpu)
+    description = f"{device}{memory}, {str(model_config.dtype).removeprefix('torch.')}, {context}"
+    return Configuration(vllm_config, length, description, shares_gpu=utilization is not None)
 
 
 def _cpu_defaults(config: EngineConfig) -> dict[str, Any]:
@@ -155,7 +149,7 @@ def _cpu_defaults(config: EngineConfig) -> dict[str, Any]:
 
 
 def _limit_memory(arguments: Any, model_config: Any) -> None:
-    """Limit the context and the KV cache of an engine on the CPU, unless the user does."""
+    """Limit the context and the KV cache on a CPU, unless the user does."""
     if arguments.max_model_len is None:
         arguments.max_model_len = min(model_config.max_model_len, LONGEST_CPU_CONTEXT)
     if not arguments.kv_cache_memory_bytes:
@@ -178,7 +172,7 @@ def _gpu_defaults(config: EngineConfig, share: GpuShare) -> dict[str, Any]:
 
 
 def _arguments(config: EngineConfig, defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return the user's arguments for vLLM, and these defaults."""
+    """Return the user's arguments for vLLM, and these defaults, in vLLM's types."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     arguments = {"use_tqdm_on_load": is_debug(), **defaults}

@@ -38,8 +38,7 @@ class Machine:
 
     platform: Literal["cpu", "cuda"]
     rank: int | None
-    """The number of this process among the `ranks` that a launcher started on this machine. None: there is no
-    launcher."""
+    """The number of this process among the `ranks` that a launcher started here. None: there is no launcher."""
     ranks: int
 
 

@@ -5,8 +5,10 @@ the memory in proportion to their weights. vLLM measures what is left of a share
 longest context that fits. While it measures, no other engine may start (vLLM issue #55827).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from lmms_eval_mai.contract import SIDES, EngineConfig, Side
 from lmms_eval_mai.engines.checkpoints import weight_bytes
@@ -27,7 +29,6 @@ class GpuShare:
     """What one engine gets."""
 
     gpus: tuple[int, ...]
-    """Numbers of its GPUs."""
     weight_bytes: int | None
     """Size of the whole model. None: unknown."""
     utilization: float | None = None
@@ -36,32 +37,35 @@ class GpuShare:
 
 def shares(pair: Sequence[EngineConfig], gpu_count: int, rank: int | None = None) -> dict[Side, GpuShare]:
     """Return what each engine gets. `rank`: of this process among those of a launcher. Raises `ArgumentError`."""
-    gpu_shares: dict[Side, GpuShare] = {}
+    gpus: dict[Side, tuple[int, ...]] = {}
     for config in sorted(pair, key=lambda config: _named_gpus(config) is None):  # those that the user places come first
-        taken = {gpu for share in gpu_shares.values() for gpu in share.gpus}
-        size = weight_bytes(config.model, config.arguments.get("revision"))
-        gpu_shares[config.side] = GpuShare(_gpus(config, taken, gpu_count, rank), size)
-    if len(pair) < 2 or not set(gpu_shares["small"].gpus) & set(gpu_shares["large"].gpus):
-        return gpu_shares
-    given = {config.side: config.arguments.get("gpu_memory_utilization") for config in pair}
+        gpus[config.side] = _gpus(config, set(itertools.chain(*gpus.values())), gpu_count, rank)
+    sizes = {config.side: weight_bytes(config.model, config.arguments.get("revision")) for config in pair}
+    is_shared = len(pair) == 2 and not set(gpus["small"]).isdisjoint(gpus["large"])
+    utilizations = _utilizations(pair, sizes) if is_shared else {}
+    return {side: GpuShare(gpus[side], sizes[side], utilizations.get(side)) for side in gpus}
+
+
+def _utilizations(pair: Sequence[EngineConfig], sizes: Mapping[Side, int | None]) -> dict[Side, float]:
+    """Return the parts of one GPU's memory that both engines get. A part that the user gives is kept."""
+    given: dict[Side, Any] = {config.side: config.arguments.get("gpu_memory_utilization") for config in pair}
     small, large = (given[side] for side in SIDES)
-    if large is None:
-        if small is None:
-            needs = [BESIDES_WEIGHTS + size for side in SIDES if (size := gpu_shares[side].weight_bytes) is not None]
-            small = USABLE * (needs[0] / sum(needs) if len(needs) == 2 else 0.5)
-        large = USABLE - small
-    elif small is None:
+    if small is None and large is None:
+        needs = [BESIDES_WEIGHTS + size for side in SIDES if (size := sizes[side]) is not None]
+        small = USABLE * (needs[0] / sum(needs) if len(needs) == 2 else 0.5)
+    if small is None:
         small = USABLE - large
+    elif large is None:
+        large = USABLE - small
     if min(small, large) <= 0 or small + large > 1:
         shown = " and ".join(
-            f"{side}_gpu_memory_utilization={given[side]}" for side in SIDES if given[side] is not None
+            f"{side}_gpu_memory_utilization={part}" for side, part in given.items() if part is not None
         )
         raise ArgumentError(
             f"Both engines share a GPU, and {shown} leaves too little of it. Give at most 1 to both together, or less "
             f"than {USABLE} to one of them: the other gets the rest of {USABLE}."
         )
-    of_sides = {"small": round(small, 4), "large": round(large, 4)}
-    return {side: replace(share, utilization=of_sides[side]) for side, share in gpu_shares.items()}
+    return {"small": round(small, 4), "large": round(large, 4)}
 
 
 def _gpus(config: EngineConfig, taken: set[int], gpu_count: int, rank: int | None) -> tuple[int, ...]:
