@@ -17,7 +17,6 @@ from lmms_eval_mai.redaction import one_line
 
 
 async def chat_messages(messages: tuple[Message, ...]) -> list[dict[str, Any]]:
-    """Return the messages of a request."""
     return [
         {"role": message.role, "content": [await _part(part) for part in merge_adjacent_text(message.content)]}
         for message in messages
@@ -46,22 +45,20 @@ def sampling_arguments(sampling: Sampling, context: int | None) -> dict[str, Any
     A server that reports its context (vLLM, SGLang) gets all arguments, because it would use the checkpoint's defaults
     instead. Other servers get only values that change something: OpenAI's own API refuses some of these arguments.
     """
-    if context is None:
-        sampling = without_budget(sampling)
     given, neutral = dataclasses.asdict(sampling), dataclasses.asdict(Sampling(0))
-    if sampling.thinking_token_budget is None:
-        del given["thinking_token_budget"]
+    always = given.keys() - {"thinking_token_budget"}
     if context is None:
-        always = ("max_tokens", "temperature", "top_p")
-        return {name: value for name, value in given.items() if name in always or value != neutral[name]}
-    return given | {"max_tokens": min(sampling.max_tokens, context)}  # vLLM refuses a number above its context
+        given, always = dataclasses.asdict(without_budget(sampling)), {"max_tokens", "temperature", "top_p"}
+    else:
+        given["max_tokens"] = min(sampling.max_tokens, context)  # vLLM refuses a number above its context
+    return {name: value for name, value in given.items() if name in always or value != neutral[name]}
 
 
 def _at(first: str, *path: str | int, **field: Any) -> Any:
     return Field(validation_alias=AliasPath(first, *path), **field)
 
 
-Count = Annotated[int, Field(strict=True, ge=0)]
+Tokens = Annotated[int, Field(strict=True, ge=0)]
 Parts = Annotated[list["_Part"], BeforeValidator(lambda it: it if isinstance(it, list) else [{"text": it or ""}])]
 """A text, or a list of parts as Mistral has it."""
 
@@ -84,9 +81,9 @@ class _Reply(BaseModel):
     reasoning: str | None = _at("choices", 0, "message", "reasoning", default=None)  # vLLM
     reasoning_content: str | None = _at("choices", 0, "message", "reasoning_content", default=None)  # DeepSeek
     logprobs: list[_Token] | None = _at("choices", 0, "logprobs", "content", default=None)
-    prompt_tokens: Count = _at("usage", "prompt_tokens")
-    cached_tokens: Count | None = _at("usage", "prompt_tokens_details", "cached_tokens", default=None)
-    completion_tokens: Count = _at("usage", "completion_tokens")
+    prompt_tokens: Tokens = _at("usage", "prompt_tokens")
+    cached_tokens: Tokens | None = _at("usage", "prompt_tokens_details", "cached_tokens", default=None)
+    completion_tokens: Tokens = _at("usage", "completion_tokens")
 
     def text(self, native: bool) -> tuple[str | None, str]:
         """Return the thinking of a native call, and the content. The text of another call is the thinking in its tags

@@ -98,7 +98,7 @@ def proxy_of(url: str) -> tuple[str, str | None]:
     parts = urlsplit(url)
     if LOOPBACK.fullmatch(parts.hostname or "") or urllib.request.proxy_bypass(parts.netloc):
         return "", None
-    names = (name for kind in (parts.scheme, "all") for name in (f"{kind}_proxy", f"{kind}_proxy".upper()))
+    names = (name for scheme in (parts.scheme, "all") for name in (f"{scheme}_proxy", f"{scheme}_proxy".upper()))
     name = next((name for name in names if name in os.environ), "")  # an empty one switches proxies off
     proxy = os.environ.get(name) or None
     return name, f"http://{proxy}" if proxy and "://" not in proxy else proxy
@@ -125,12 +125,19 @@ class Endpoint:
             proxy=proxy,
         )
 
+    def accepted(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a request without the fields that the server refuses. Without its budget, a thinking is limited with
+        the whole output."""
+        if BUDGET in self.refused & body.keys():
+            body = {**body, "max_tokens": min(body["max_tokens"], body[BUDGET])}
+        return {name: value for name, value in body.items() if name not in self.refused}
+
 
 def probing_socket(address: Any) -> socket.socket:
     """Return a socket whose connection breaks about a minute after the other machine is lost, so that the request is
     sent to another endpoint."""
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
+    family, socket_type, protocol, _, _ = address
+    made = socket.socket(family, socket_type, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)):
         made.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -237,9 +244,9 @@ class OpenAIEngine(Engine):
                 except (EndpointBusy, EngineCrashed) as raised:
                     error = raised
             attempt += 1
-            rounds, place = divmod(attempt, len(order))
+            rounds, position = divmod(attempt, len(order))
             backoff_s = 0.5 * 2 ** min(rounds - 1, 5) * random.uniform(0.5, 1)  # at most 16 s
-            pause_s = 0.0 if place else max(backoff_s, getattr(error, "retry_after_s", 0.0))
+            pause_s = 0.0 if position else max(backoff_s, getattr(error, "retry_after_s", 0.0))
             deadline = min(deadline, time.monotonic() + retry_for)
             if time.monotonic() + pause_s > deadline:
                 raise error
@@ -254,9 +261,7 @@ class OpenAIEngine(Engine):
         `body`: of a chat; if it is empty, the models are listed. `what`: the request, for messages. Raises
         `EngineCrashed` if the connection fails, `EndpointRefused`, or a `SampleError`.
         """
-        if BUDGET in endpoint.refused & body.keys():  # so it limits the whole output
-            body = {**body, "max_tokens": min(body["max_tokens"], body[BUDGET])}
-        body = {name: value for name, value in body.items() if name not in endpoint.refused}
+        body = endpoint.accepted(body)
         method, path = ("POST", "chat/completions") if body else ("GET", "models")
         # As a file, a large body is sent in parts, so that other requests do not wait for it.
         encoded = json.dumps(body).encode() if body else b""
