@@ -20,15 +20,10 @@ def _number(value: Any) -> Any:
     return value
 
 
-Count = Annotated[int, Field(ge=1), BeforeValidator(_number)]
-"""A whole number of at least 1. lmms-eval may have read it as a float."""
+Count = Annotated[int, Field(ge=1), BeforeValidator(_number)]  # lmms-eval may have read it as a float
 Whole = Annotated[int, Field(ge=0), BeforeValidator(_number)]
-"""A whole number of at least 0."""
 Number = Annotated[float, Field(ge=0), BeforeValidator(_number)]
-"""A number of at least 0."""
 Share = Annotated[float, Field(gt=0, le=1), BeforeValidator(_number)]
-"""A number above 0 and at most 1."""
-
 
 EXPECTED = {
     "int": "a whole number",
@@ -41,8 +36,6 @@ EXPECTED = {
     "tuple": "a list",
 }
 """The beginning of the type of a pydantic error -> what is expected."""
-
-
 NO_EFFECT = object()
 """Marks an argument that changes no answer. A run may be resumed with another value of it."""
 
@@ -62,7 +55,7 @@ class Arguments(BaseModel):
 
 
 def read(model: type[M], given: Mapping[str, Any], prefix: str = "") -> M:
-    """Return the checked arguments. `prefix`: what stands before their names in messages, such as `small_`. Raises
+    """Check arguments. `prefix`: what stands before their names in messages, such as `small_`. Raises
     `ArgumentError`."""
     try:
         return model(**given)
@@ -77,8 +70,8 @@ def sentence(error: ValidationError, given: Mapping[str, Any], prefix: str = "")
         return problem["msg"].removeprefix("Value error, ")
     name = str(problem["loc"][0])
     value = redacted({name: given.get(name)})[name]
-    kind = EXPECTED.get(problem["type"].partition("_")[0])
-    text = f"expected {kind}" if kind else problem["msg"].removeprefix("Value error, ").rstrip(".")
+    expected = EXPECTED.get(problem["type"].partition("_")[0])
+    text = f"expected {expected}" if expected else problem["msg"].removeprefix("Value error, ").rstrip(".")
     if problem["type"] == "literal_error":
         options = str(problem["ctx"]["expected"]).replace(" or ", ", ").replace("'", "")
         return f"{prefix}{name}={value} is unknown: choose one of {options}."

@@ -26,7 +26,6 @@ def check_checkpoint(argument: str, model: str) -> None:
 
 
 def text_only_error(argument: str, model: str, architectures: Sequence[str] | None) -> ArgumentError:
-    """Return the error for a model without vision."""
     return ArgumentError(
         f"{argument}={model} cannot read images: its architecture ({', '.join(architectures or ['unknown'])}) is "
         "text-only. Give a vision-language model."
@@ -67,8 +66,6 @@ def weight_bytes(model: str, revision: str | None = None) -> int | None:
     counted: those on this machine, else those that the Hugging Face hub lists. `consolidated...` are the same weights a
     second time, in Mistral's format.
     """
-    from huggingface_hub import HfApi
-
     folder = local_folder(model, revision)
     sizes: dict[str, int] = {}
     if folder is not None:
@@ -77,15 +74,19 @@ def weight_bytes(model: str, revision: str | None = None) -> int | None:
                 return int(json.loads(index.read_bytes())["metadata"]["total_size"])
         sizes = {file.name: file.stat().st_size for file in folder.glob("*.safetensors")}
     if not sizes and folder != path_of(model):
-        try:
-            listed = HfApi().model_info(model, revision=revision, files_metadata=True).siblings or []
-        except Exception:  # offline, not on the hub, no permission: the kind of error is that of the library behind it
-            return None
-        sizes = {
-            file.rfilename: file.size or 0 for file in listed if re.fullmatch(r"[^/]+\.safetensors", file.rfilename)
-        }
+        sizes = _sizes_on_hub(model, revision)
     plain = {name: size for name, size in sizes.items() if not name.startswith("consolidated")}
     return sum((plain or sizes).values()) or None
+
+
+def _sizes_on_hub(model: str, revision: str | None) -> dict[str, int]:
+    from huggingface_hub import HfApi
+
+    try:
+        listed = HfApi().model_info(model, revision=revision, files_metadata=True).siblings or []
+    except Exception:  # offline, not on the hub, no permission: the kind of error is that of the library behind it
+        return {}
+    return {file.rfilename: file.size or 0 for file in listed if re.fullmatch(r"[^/]+\.safetensors", file.rfilename)}
 
 
 def local_folder(model: str, revision: str | None) -> Path | None:

@@ -8,8 +8,7 @@ import PIL.ImageOps
 
 from lmms_eval_mai.contract import Image
 
-STRIP = 256
-"""Rows of an image that are hashed at once."""
+STRIP = 256  # rows of an image that are hashed at once
 
 
 def to_image(pixels: PIL.Image.Image, upright: bool = False) -> Image:
@@ -34,8 +33,8 @@ def to_rgb(pixels: PIL.Image.Image) -> PIL.Image.Image:
     above 255 white. vLLM's server and Qwen's image processor also put transparent images on white.
     """
     if pixels.mode in ("I", "F"):
-        kind = "integers" if pixels.mode == "I" else "floats"
-        raise OSError(f"its pixels are {kind} of 32 bits, whose range is unknown: save it with 8 or 16 bits")
+        numbers = "integers" if pixels.mode == "I" else "floats"
+        raise OSError(f"its pixels are {numbers} of 32 bits, whose range is unknown: save it with 8 or 16 bits")
     shown = _with_8_bits(pixels) if pixels.mode.startswith("I;16") else pixels
     if not shown.has_transparency_data:
         return shown.convert("RGB")  # a copy, also of an RGB image

@@ -68,7 +68,7 @@ def find_in_prompt(
     of the next tokens carry. The text must be one part of the last message.
 
     `offsets`: for each token, its first character and the character after its last one. The tokenizer's text is longer
-    than `shown`, the text of the chat template, because the processor repeats the image token. So places are counted
+    than `shown`, the text of the chat template, because the processor repeats the image token. So positions are counted
     from the end. A character that is spread over several tokens belongs to the last of them. Raises `ValueError` if the
     text is not found.
     """
@@ -86,7 +86,7 @@ def find_in_prompt(
     # A tokenizer that composes characters (Unicode's NFC) leaves the composed marks out of its offsets. They belong to
     # the token before them, so a token reaches at least to the next one.
     starts = [start for start, _ in offsets]
-    ends = [max(own, following) for (_, own), following in zip(offsets, [*starts[1:], end], strict=True)]
+    ends = [max(last, following) for (_, last), following in zip(offsets, [*starts[1:], end], strict=True)]
     first = next(position for position, token_end in enumerate(ends) if token_end > begin)
     after = next((position for position, start in enumerate(starts) if start >= end), len(starts))
     cuts = [begin, *(max(begin, start) for start in starts[first + 1 : after]), end]

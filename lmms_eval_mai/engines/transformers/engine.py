@@ -35,8 +35,7 @@ class TransformersEngine(Engine):
         self._options.check(config.side, config.model)
         self._thinking = ThinkingSwitch(config, template_of(config.model, self._options.revision))
         self.description = f"on {device_of(self._options)}, dtype {self._options.dtype}, one call at a time"
-        self._model: LoadedModel | None = None
-        """None: the engine was never started, it is starting, or it is closed."""
+        self._model: LoadedModel | None = None  # None: never started, starting, or closed
         self._thread: ThreadPoolExecutor | None = None
         self._closed: asyncio.Future[None] | None = None
         """Done when the engine is closed. Everything that waits for the thread waits for this too."""

@@ -21,7 +21,6 @@ class Steps:
         self.submitted_at = self.began_at = time.perf_counter()
         self.first_token_at: float | None = None
         self.must_end = False
-        """Whether the call ends at its next token."""
         self.logprobs: list[float] = []
         """The log-probability of each token. Empty without `see_logits`."""
         self._last: torch.Tensor | None = None
@@ -45,21 +44,17 @@ class Steps:
 def reset_generation_config(model: Any) -> list[int]:
     """Clear the checkpoint's generation defaults and return its end-of-sequence token ids. Otherwise `generate` would
     use the checkpoint's value, for example its repetition penalty, for every argument that is not set later."""
-    own = model.generation_config
-    model.generation_config = GenerationConfig(bos_token_id=own.bos_token_id, pad_token_id=own.pad_token_id)
-    ids = own.eos_token_id
+    given = model.generation_config
+    model.generation_config = GenerationConfig(bos_token_id=given.bos_token_id, pad_token_id=given.pad_token_id)
+    ids = given.eos_token_id
     return ids if isinstance(ids, list) else [ids] if ids is not None else []
 
 
 def decoding(sampling: Sampling, max_new_tokens: int, end_tokens: list[int]) -> GenerationConfig:
-    """Return the configuration of `generate`. The penalties are not in it, because they must come after
-    `Steps.see_logits`."""
-    config = GenerationConfig(
-        max_new_tokens=max_new_tokens,
-        eos_token_id=end_tokens or None,
-        do_sample=sampling.temperature > 0,
-    )
-    if sampling.temperature > 0:
+    """Return the configuration of `generate`, without the penalties, which must come after `Steps.see_logits`."""
+    is_sampled = sampling.temperature > 0
+    config = GenerationConfig(max_new_tokens=max_new_tokens, eos_token_id=end_tokens or None, do_sample=is_sampled)
+    if is_sampled:
         config.update(temperature=sampling.temperature, top_p=sampling.top_p, min_p=sampling.min_p or None)
         config.update(top_k=sampling.top_k)  # 0: all tokens
     return config
@@ -67,12 +62,12 @@ def decoding(sampling: Sampling, max_new_tokens: int, end_tokens: list[int]) -> 
 
 def penalties(sampling: Sampling, prompt_tokens: int) -> list[Any]:
     """Return the logits processors of transformers that penalise tokens. `prompt_tokens`: the length of the prompt."""
-    found: list[Any] = []
+    processors: list[Any] = []
     if sampling.repetition_penalty != 1.0:
-        found.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+        processors.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
     if sampling.presence_penalty or sampling.frequency_penalty:
-        found.append(functools.partial(_penalise, sampling, prompt_tokens))
-    return found
+        processors.append(functools.partial(_penalise, sampling, prompt_tokens))
+    return processors
 
 
 def _penalise(sampling: Sampling, prompt_tokens: int, input_ids: Any, scores: Any) -> Any:

@@ -37,10 +37,8 @@ counts image patches or images."""
 
 
 class LoadedModel:
-    """The model of one engine, and its processor."""
-
     def __init__(self, config: EngineConfig, options: TransformersOptions, thinking: ThinkingSwitch) -> None:
-        """Load everything. Raises transformers' errors."""
+        """Load model and processor. Raises transformers' errors."""
         self._config, self._options, self._thinking = config, options, thinking
         source = {"revision": options.revision, "trust_remote_code": options.trust_remote_code}
         path = os.path.expanduser(config.model)
@@ -60,7 +58,7 @@ class LoadedModel:
         """Tokens of prompt and answer."""
 
     def answer(self, prompt: Prompt, sampling: Sampling, steps: Steps) -> Reply:
-        """Return the answer to a prompt. Raises a `SampleError`, or `ArgumentError` if the model cannot think."""
+        """Raises a `SampleError`, or `ArgumentError` if the model cannot think."""
         steps.began_at = time.perf_counter()
         try:
             return self._generate(prompt, sampling, steps) if prompt.attention is None else self._score(prompt, steps)
@@ -75,8 +73,6 @@ class LoadedModel:
         )
 
     def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
-        """Return the last part of the thinking that fits the context, and the number of dropped tokens. Raises
-        `PromptTooLong`."""
         rest = self._inputs(replace(prompt, messages=without_thinking(prompt, thinking)))["input_ids"].shape[1]
         return end_of_thinking(prompt, thinking, self.tokenizer, self._context, rest, sampling.max_tokens)
 
@@ -104,7 +100,7 @@ class LoadedModel:
         length = inputs["input_ids"].shape[1]
         end_tokens = [] if sampling.ignore_eos else self._eos_token_ids
         has_logprobs = prompt.logprobs and self.tokenizer.is_fast
-        first = [steps.see_logits] if has_logprobs else []
+        observers = [steps.see_logits] if has_logprobs else []
         stops = [StopStringCriteria(self.tokenizer, list(sampling.stop))] if sampling.stop else []
         with contextlib.ExitStack() as stack:
             if sampling.seed is not None and sampling.temperature > 0:
@@ -114,15 +110,16 @@ class LoadedModel:
             generated = self._model.generate(
                 **on_device(inputs, self._model),
                 generation_config=decoding(sampling, min(sampling.max_tokens, self._context - length), end_tokens),
-                logits_processor=[*first, *penalties(sampling, length)],
+                logits_processor=[*observers, *penalties(sampling, length)],
                 stopping_criteria=[steps.see_token, *stops],
             )
         tokens, text, reason = self._decoded(generated[0, length:].tolist(), prompt, sampling)
         logprobs = None
         if has_logprobs:
             logprobs = TokenLogprobs(texts_of_output(tokens, self.tokenizer), tuple(steps.logprobs[: len(tokens)]))
-        output = {"text": text, "finish_reason": reason, "output_tokens": len(tokens), "logprobs": logprobs}
-        reply = self._reply(inputs, steps, **output)
+        reply = self._reply(
+            inputs, steps, text=text, finish_reason=reason, output_tokens=len(tokens), logprobs=logprobs
+        )
         return with_thinking(reply, prompt, self.tokenizer.decode(inputs["input_ids"][0, -8:]))
 
     def _decoded(self, generated: list[int], prompt: Prompt, sampling: Sampling) -> tuple[list[int], str, str]:

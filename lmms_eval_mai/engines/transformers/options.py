@@ -28,30 +28,24 @@ class TransformersOptions(Arguments):
     """Branch, tag or commit of the checkpoint on the Hugging Face Hub."""
     trust_remote_code: bool = False
     """Whether code that comes with the checkpoint may run."""
-
     chat_template_kwargs: Mapping[str, Any] | None = None
     """Arguments of the model's chat template, such as {"reasoning_effort": "low"}."""
 
     def check(self, side: str, model: str) -> None:
         """Refuse a checkpoint that is missing or has no vision. Raises `ArgumentError`."""
-        config = _configuration(side, model, revision=self.revision, trust_remote_code=self.trust_remote_code)
-        from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoConfig
 
+        check_checkpoint(side, model)
+        source = {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
+        try:
+            config = AutoConfig.from_pretrained(os.path.expanduser(model), **source)
+        except Exception as error:
+            raise ArgumentError(f"{side}={model}: its configuration cannot be read. {error_text(error)}") from error
         # transformers lists the models with vision, but not a checkpoint with its own code (`auto_map`), nor every
         # checkpoint with a vision configuration.
         is_listed = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
         if not is_listed and not hasattr(config, "auto_map") and not hasattr(config, "vision_config"):
             raise text_only_error(side, model, config.architectures)
-
-
-def _configuration(argument: str, model: str, **source: Any) -> Any:
-    from transformers import AutoConfig
-
-    check_checkpoint(argument, model)
-    try:
-        return AutoConfig.from_pretrained(os.path.expanduser(model), **source)
-    except Exception as error:
-        raise ArgumentError(f"{argument}={model}: its configuration cannot be read. {error_text(error)}") from error
 
 
 def device_of(options: TransformersOptions) -> str:
