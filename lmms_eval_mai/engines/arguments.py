@@ -55,8 +55,7 @@ class Arguments(BaseModel):
 
 
 def read(model: type[M], given: Mapping[str, Any], prefix: str = "") -> M:
-    """Check arguments. `prefix`: what stands before their names in messages, such as `small_`. Raises
-    `ArgumentError`."""
+    """Check arguments. `prefix`: of their names in messages, such as `small_`. Raises `ArgumentError`."""
     try:
         return model(**given)
     except ValidationError as error:

@@ -26,8 +26,10 @@ def shared(models: tuple[str, str], gpus: int = 1, rank: int | None = None, **ar
     pair = []
     for side, model in zip(SIDES, models, strict=True):
         other = "large_" if side == "small" else "small_"
-        own = {name.removeprefix(f"{side}_"): value for name, value in arguments.items() if not name.startswith(other)}
-        pair.append(EngineConfig(side, "vllm", model, own))
+        given = {
+            name.removeprefix(f"{side}_"): value for name, value in arguments.items() if not name.startswith(other)
+        }
+        pair.append(EngineConfig(side, "vllm", model, given))
     return shares(pair, gpus, rank)
 
 

@@ -77,8 +77,10 @@ def expected_weights(asked: Prompt, text: str) -> list[torch.Tensor]:
 def transfer(number: int, layer: int) -> Prompt:
     """A prompt that asks for attention to one of the thinkings. The prompts have different lengths."""
     thinking = THINKING[number]
-    own = prompt(number, make_image(), "Is there a dog?\n", "According to previous thinking: ", thinking, "\n Answer.")
-    return replace(own, attention=AttentionRequest(layer, thinking))
+    whole = prompt(
+        number, make_image(), "Is there a dog?\n", "According to previous thinking: ", thinking, "\n Answer."
+    )
+    return replace(whole, attention=AttentionRequest(layer, thinking))
 
 
 def test_weights_of_a_text_equal_eager_attention_in_all_layers(running: Running) -> None:
@@ -159,13 +161,13 @@ FRAGMENTS += ["q\u0307\u0323", "\n\n", "  \t ", " ", "\ufffd", "\N{LATIN SMALL L
 texts = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), min_size=1, max_size=8).map("".join).filter(bool)
 
 
-def find(asked: Prompt, text: str, own: Any = None) -> tuple[list[int], int, tuple[str, ...]]:
+def find(asked: Prompt, text: str, used: Any = None) -> tuple[list[int], int, tuple[str, ...]]:
     """Return the tokens of a prompt, the first of them that carries a text, and the parts of the text."""
-    own = own or processor()
+    used = used or processor()
     switch = ThinkingSwitch(EngineConfig("large", "transformers", "m"), "")
-    inputs = build_inputs(own, asked, switch, return_offsets_mapping=True)
+    inputs = build_inputs(used, asked, switch, return_offsets_mapping=True)
     offsets = inputs["offset_mapping"][0].tolist()
-    start, parts = find_in_prompt(offsets, shown_text(own, asked, switch), asked.messages[-1], text)
+    start, parts = find_in_prompt(offsets, shown_text(used, asked, switch), asked.messages[-1], text)
     return inputs["input_ids"][0].tolist(), start, parts
 
 
@@ -184,13 +186,13 @@ def test_parts_of_the_tokens_are_the_text_and_all_other_tokens_have_no_part_of_i
 
 
 def test_a_message_that_the_template_trims_is_found_and_one_that_it_changes_is_not() -> None:
-    own = copy.copy(processor())
-    template = own.chat_template
-    own.chat_template = template.replace("part.text", "part.text | trim")
+    changed = copy.copy(processor())
+    template = changed.chat_template
+    changed.chat_template = template.replace("part.text", "part.text | trim")
     asked = prompt(0, "\n Look: ", "a dog", ". \n")
-    ids, start, parts = find(asked, "a dog", own)
-    assert own.tokenizer.decode(ids[:start]).endswith("user\nLook:") and "".join(parts) == "a dog"
-    own.chat_template = template.replace("part.text", "part.text | upper")
+    ids, start, parts = find(asked, "a dog", changed)
+    assert changed.tokenizer.decode(ids[:start]).endswith("user\nLook:") and "".join(parts) == "a dog"
+    changed.chat_template = template.replace("part.text", "part.text | upper")
     for missing in ("a dog", "a cat", ""):
         with pytest.raises(ValueError, match=f"a text of {len(missing)} characters was not found"):
-            find(asked, missing, own)
+            find(asked, missing, changed)

@@ -156,7 +156,7 @@ async def main():
     from vllm.v1.engine.async_llm import AsyncLLM
 
     fork_cores()
-    own = AsyncEngineArgs(
+    arguments = AsyncEngineArgs(
         sys.argv[1], kv_cache_memory_bytes=1 << 26, enforce_eager=True, distributed_executor_backend=ONE_PROCESS
     )
     replicas = {"data_parallel_size": 2, "distributed_executor_backend": ONE_PROCESS}
@@ -167,7 +167,7 @@ async def main():
     sleep = subprocess.Popen(["sleep", "600"])
     process = multiprocessing.Process(target=time.sleep, args=(600,))
     process.start()
-    users = await asyncio.to_thread(AsyncLLM.from_engine_args, own)
+    users = await asyncio.to_thread(AsyncLLM.from_engine_args, arguments)
     await starting
     await engine.close()  # the end
     kept = children()

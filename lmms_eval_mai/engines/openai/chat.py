@@ -91,12 +91,11 @@ class _Reply(BaseModel):
         content = "".join(part.text for part in self.content)
         thinking = "".join(inner.text for part in self.content for inner in part.thinking)
         thinking = (self.reasoning or self.reasoning_content or thinking).strip()
-        if not content.strip() and not (thinking and (native or self.finish_reason != "stop")):
+        is_cut = self.finish_reason != "stop"
+        if not content.strip() and not (thinking and (native or is_cut)):
             raise ValueError("it has no content (does the server's reasoning parser fit the model?)")
-        if native and thinking:
-            return thinking, content.lstrip()
         if native:
-            return split(content, "", self.finish_reason != "stop")
+            return (thinking, content.lstrip()) if thinking else split(content, "", is_cut)
         if not thinking:
             return None, without_empty(content)
         end = f"\n</think>\n\n{content.lstrip()}" if content.strip() else ""  # without content it was cut

@@ -72,25 +72,32 @@ def find_in_prompt(
     from the end. A character that is spread over several tokens belongs to the last of them. Raises `ValueError` if the
     text is not found.
     """
-    parts = [*itertools.takewhile(lambda part: not isinstance(part, Image), reversed(message.content))]
-    whole = "".join(map(str, reversed(parts)))
+    parts = [*map(str, itertools.takewhile(lambda part: not isinstance(part, Image), reversed(message.content)))]
+    whole = "".join(reversed(parts))
     kept = whole if whole in shown else whole.strip()  # some templates trim a message
     if not text or text not in parts or kept not in shown:
         raise ValueError(
             f"a text of {len(text)} characters was not found, so there is no attention on it. It must be a part of the "
             "last message, and the model's chat template must not change it. Use transfer=full"
         )
-    before = len("".join(map(str, parts[parts.index(text) + 1 :])))
+    before = sum(map(len, parts[parts.index(text) + 1 :]))
     begin = offsets[-1][1] - len(shown) + shown.rindex(kept) - whole.index(kept) + before
-    end = begin + len(text)
-    # A tokenizer that composes characters (Unicode's NFC) leaves the composed marks out of its offsets. They belong to
-    # the token before them, so a token reaches at least to the next one.
+    first, cuts = _cuts(offsets, begin, begin + len(text))
+    return first, tuple(text[a - begin : b - begin] for a, b in itertools.pairwise(cuts))
+
+
+def _cuts(offsets: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[int, list[int]]:
+    """Return the position of the first token with a character from `begin` to `end`, and where it and the next tokens
+    cut these characters.
+
+    A tokenizer that composes characters (Unicode's NFC) leaves the composed marks out of its offsets. They belong to
+    the token before them, so a token reaches at least to the next one.
+    """
     starts = [start for start, _ in offsets]
     ends = [max(last, following) for (_, last), following in zip(offsets, [*starts[1:], end], strict=True)]
     first = next(position for position, token_end in enumerate(ends) if token_end > begin)
     after = next((position for position, start in enumerate(starts) if start >= end), len(starts))
-    cuts = [begin, *(max(begin, start) for start in starts[first + 1 : after]), end]
-    return first, tuple(text[a - begin : b - begin] for a, b in itertools.pairwise(cuts))
+    return first, [begin, *(max(begin, start) for start in starts[first + 1 : after]), end]
 
 
 def attend(

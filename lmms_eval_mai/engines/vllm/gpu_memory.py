@@ -48,8 +48,9 @@ def shares(pair: Sequence[EngineConfig], gpu_count: int, rank: int | None = None
 
 def _utilizations(pair: Sequence[EngineConfig], sizes: Mapping[Side, int | None]) -> dict[Side, float]:
     """Return the parts of one GPU's memory that both engines get. A part that the user gives is kept."""
-    given: dict[Side, Any] = {config.side: config.arguments.get("gpu_memory_utilization") for config in pair}
-    small, large = (given[side] for side in SIDES)
+    arguments = {config.side: config.arguments for config in pair}
+    given: dict[Side, Any] = {side: arguments[side].get("gpu_memory_utilization") for side in SIDES}
+    small, large = given.values()
     if small is None and large is None:
         needs = [BESIDES_WEIGHTS + size for side in SIDES if (size := sizes[side]) is not None]
         small = USABLE * (needs[0] / sum(needs) if len(needs) == 2 else 0.5)
