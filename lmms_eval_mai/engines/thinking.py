@@ -22,8 +22,7 @@ MARKS = (
 )
 """The texts before and after a thinking. Many templates put the first one into the prompt."""
 STARTS = tuple(start for start, _ in MARKS)
-SHORT = ("simple", "task", "stage2", "transfer")
-"""The calls whose models must not think."""
+MUST_NOT_THINK = ("simple", "task", "stage2", "transfer")
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "processor_config.json", "tokenizer_config.json")
 """Where a checkpoint has its chat template. vLLM and transformers use the first one."""
 
@@ -150,7 +149,7 @@ def without_empty(text: str) -> str:
 def thought_first(prompt: str, text: str, thinking: str | None) -> bool:
     """Return whether a model thought by itself in a call that must not. The arguments are fields of the call."""
     in_text = any(end in text or text.lstrip().startswith(start) for start, end in MARKS)
-    return prompt in SHORT and (thinking is not None or in_text)
+    return prompt in MUST_NOT_THINK and (thinking is not None or in_text)
 
 
 def without_budget(sampling: Sampling) -> Sampling:
