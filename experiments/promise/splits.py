@@ -10,7 +10,7 @@ import numpy as np
 
 from lmms_eval_mai.analysis.calibrate.choice import threshold_index
 from lmms_eval_mai.analysis.calibrate.losses import BASELINES, THRESHOLDS, Losses, Promise, losses_of_runs
-from lmms_eval_mai.analysis.tables import build
+from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.method.methods import METHODS
 
 BASELINE = {"mai_confidence": "full-rt", "mai_confidence_direct": "full-rt", "own_thinking": "large-r"}
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, nargs="+", default=[300, 600, 1200])
     parser.add_argument("--methods", nargs="+", choices=BASELINE, default=list(BASELINE))
     given = parser.parse_args()
-    runs = build.read(given.folders)
+    runs = Runs.read(given.folders)
     print("| method | against | n | refused, % | median threshold | exits, % | mean loss | largest | above 1, % |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
     for name in given.methods:

@@ -31,9 +31,9 @@ def read(folders: "Sequence[Path | str]") -> "Frames":
     import pandas as pd  # takes a second
 
     from lmms_eval_mai.analysis.frames import Frames
-    from lmms_eval_mai.analysis.tables import build
+    from lmms_eval_mai.analysis.runs.runs import Runs
 
-    runs = build.read([Path(folder) for folder in folders])
+    runs = Runs.read([Path(folder) for folder in folders])
     every = [*(run for run in runs.runs.values() if not run.is_replay), *runs.unused]
     samples = [_with_keys(run, runs.name(run.setup), run.samples.reset_index()) for run in every]
     calls = [_with_keys(run, runs.name(run.setup), run.calls) for run in every]

@@ -8,8 +8,8 @@ import pandas as pd
 
 from lmms_eval_mai.engines.thinking import thought_first
 
-Record = dict[str, Any]
-"""A trace or one of its calls as JSON values (docs/output.md)."""
+Line = dict[str, Any]
+"""A JSON object: a line of a samples file, its trace, or a call of the trace (docs/output.md)."""
 
 SAMPLES: dict[str, tuple[type, str]] = {
     "target": (object, "The gold answer as lmms-eval logs it"),
@@ -60,7 +60,7 @@ class Frames(NamedTuple):
     """`CALLS`."""
 
 
-def samples_and_calls(rows: Sequence[Record], calls: Sequence[Record]) -> Frames:
+def samples_and_calls(rows: Sequence[Line], calls: Sequence[Line]) -> Frames:
     """Return rows of samples (`sample_row`) and of calls (`call_row`) as frames. Both may lack what is not known."""
     types = {"doc_id": int} | {name: dtype for name, (dtype, _) in SAMPLES.items()}
     samples = {
@@ -71,7 +71,7 @@ def samples_and_calls(rows: Sequence[Record], calls: Sequence[Record]) -> Frames
     return Frames(pd.DataFrame(samples).set_index("doc_id"), pd.DataFrame(columns))
 
 
-def sample_row(trace: Record) -> Record:
+def sample_row(trace: Line) -> Line:
     """Return what a trace tells about its sample."""
     selection = trace.get("selection") or {}
     return {
@@ -86,7 +86,7 @@ def sample_row(trace: Record) -> Record:
     }
 
 
-def call_row(doc_id: int, call: Record) -> Record:
+def call_row(doc_id: int, call: Line) -> Line:
     """Return a call of a trace without its texts, which would need much memory."""
     row = {name: call.get(name) for name in CALLS}
     shared = bool(row["shared"])

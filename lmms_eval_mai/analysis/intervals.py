@@ -13,7 +13,7 @@ import functools
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,34 +27,52 @@ SEED = 20260410
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
-    """A value of n documents, and its interval. Its ends are nan if one document is not enough to estimate them."""
+class Estimate:
+    """A number from n documents, with the ends of its 95% interval, and the paper's number if the paper has it."""
 
     value: float
-    low: float
-    high: float
     n: int
+    low: float | None = None
+    """None: not known, because the run has no samples file, or because there is only one document."""
+    high: float | None = None
+    paper: float | None = None
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the interval. If they are not known, both are the number itself."""
+        return (self.value, self.value) if self.low is None or self.high is None else (self.low, self.high)
+
+    def percent(self) -> "Estimate":
+        """Return a share or a score of 0 to 1 in percent, or the difference of two in points."""
+        low, high = (None if end is None else 100 * end for end in (self.low, self.high))
+        return replace(self, value=100 * self.value, low=low, high=high)
+
+    def shown(self, digits: int) -> str:
+        """Return the number with its interval in brackets, as people read it."""
+        if self.low is None or self.high is None:
+            return f"{self.value:.{digits}f}"
+        return f"{self.value:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
 
 
 # --- one method ---
 
 
-def share(part: int, number: int) -> Interval:
+def share(part: int, number: int) -> Estimate:
     """Return a share with Wilson's interval, which is valid for small numbers and near 0 and 1 too. `number` must be
     above 0."""
     test = stats.binomtest(part, number)
     ends = test.proportion_ci(LEVEL, method="wilson")
-    return Interval(test.statistic, float(ends.low), float(ends.high), number)
+    return Estimate(test.statistic, number, float(ends.low), float(ends.high))
 
 
-def mean(values: Sequence[float] | Array) -> Interval:
+def mean(values: Sequence[float] | Array) -> Estimate:
     """Return the mean of at least one number, with the interval of Student's t distribution."""
     numbers = np.asarray(values, dtype=np.float64)
     n, value = len(numbers), float(np.mean(numbers))
     if n < 2:
-        return Interval(value, math.nan, math.nan, n)
+        return Estimate(value, n)
     half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1) * stats.sem(numbers))
-    return Interval(value, value - half, value + half, n)
+    return Estimate(value, n, value - half, value + half)
 
 
 def is_right_or_wrong(scores: Sequence[float] | Array) -> bool:
@@ -64,7 +82,7 @@ def is_right_or_wrong(scores: Sequence[float] | Array) -> bool:
 # --- two methods on the same documents ---
 
 
-def paired_share_difference(better: int, worse: int, number: int) -> Interval:
+def paired_share_difference(better: int, worse: int, number: int) -> Estimate:
     """Return the difference of two shares of the same documents, with the interval of Agresti and Min (2005): Wald's
     for paired shares, with half a document added to each of the four cells. So it is wider than 0 even if the two
     methods never differ.
@@ -75,7 +93,7 @@ def paired_share_difference(better: int, worse: int, number: int) -> Interval:
     variance = (better + worse + 1) - (better - worse) ** 2 / (number + 2)
     error = math.sqrt(variance) / (number + 2)
     low, high = max(middle - Z * error, -1.0), min(middle + Z * error, 1.0)
-    return Interval((better - worse) / number, low, high, number)
+    return Estimate((better - worse) / number, number, low, high)
 
 
 def mcnemar(better: int, worse: int) -> float:
@@ -112,14 +130,14 @@ def f1(sums: Array) -> Array:
 def difference(statistic: Statistic) -> Statistic:
     """Return the statistic of the parts of two methods side by side: the first method's minus the second one's."""
 
-    def of_both(sums: Array) -> Array:
+    def first_minus_second(sums: Array) -> Array:
         first, second = np.split(sums, 2, axis=-1)
         return statistic(first) - statistic(second)
 
-    return of_both
+    return first_minus_second
 
 
-def bootstrap(parts: Array, statistic: Statistic, clusters: Sequence[int] | Array | None = None) -> Interval:
+def bootstrap(parts: Array, statistic: Statistic, clusters: Sequence[int] | Array | None = None) -> Estimate:
     """Return a statistic of documents with its percentile bootstrap interval.
 
     `parts`: one row of numbers for each document. `clusters`: the cluster of each document; whole clusters are drawn.
@@ -128,14 +146,14 @@ def bootstrap(parts: Array, statistic: Statistic, clusters: Sequence[int] | Arra
     sums = _cluster_sums(parts, clusters)
     value = float(statistic(sums.sum(axis=0)))
     if len(sums) < 2:
-        return Interval(value, math.nan, math.nan, len(parts))
+        return Estimate(value, len(parts))
     # Equal rows are interchangeable: 9,000 answers to yes-no questions need no 9,000 draws.
     distinct, counts = np.unique(sums, axis=0, return_counts=True)
     random, shares = np.random.default_rng(SEED), counts / len(sums)
     blocks = [random.multinomial(len(sums), shares, RESAMPLES // 9) @ distinct for _ in range(9)]  # for the memory
     resampled = statistic(np.concatenate(blocks))
     low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(value, float(low), float(high), len(parts))
+    return Estimate(value, len(parts), float(low), float(high))
 
 
 def swap_test(

@@ -8,12 +8,11 @@ from typing import Any
 
 from lmms_eval_mai.user_input import read_yaml
 
-FILE, CELLS = (Path(__file__).with_name(f"paper_numbers.{kind}") for kind in ("yaml", "csv"))
+FILE, CELLS = (Path(__file__).with_name(f"paper_numbers.{ending}") for ending in ("yaml", "csv"))
 
 
 @functools.cache
 def load() -> dict[str, Any]:
-    """Return the whole YAML file."""
     content: dict[str, Any] = read_yaml(FILE.name, FILE)
     return content
 
@@ -54,6 +53,6 @@ def number(table_number: int, method: str, benchmark: str, measure: str) -> floa
 
 @functools.cache
 def _cells() -> dict[tuple[str, ...], str]:
-    """Return the CSV file: table, method, benchmark, measure -> value."""
+    """Table, method, benchmark, measure -> value."""
     with CELLS.open(newline="", encoding="utf-8") as file:
         return {tuple(names): value for *names, value in csv.reader(file)}

@@ -40,12 +40,11 @@ def main(given: argparse.Namespace) -> int:
     """Print the thresholds and write the file. Returns 1 if no threshold keeps the promise. Raises a `MaiError`."""
     from lmms_eval_mai.analysis.calibrate import losses
     from lmms_eval_mai.analysis.calibrate.choice import Choice, choice_table, promised, refusal, threshold_index
-    from lmms_eval_mai.analysis.report import Report
-    from lmms_eval_mai.analysis.tables import build
-    from lmms_eval_mai.analysis.tables.formats import markdown
+    from lmms_eval_mai.analysis.report import Report, markdown
+    from lmms_eval_mai.analysis.runs.runs import Runs
 
     promise = _promise(given)
-    runs = build.read(given.folders)
+    runs = Runs.read(given.folders)
     for gap in runs.gaps:
         tell(gap)
     found = losses.losses_of_runs(runs, promise)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
+from lmms_eval_mai.analysis.report import FORMATS
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.tables import build, page, seconds
-from lmms_eval_mai.analysis.tables.formats import FORMATS
 from lmms_eval_mai.analysis.tables.page import Images
 from lmms_eval_mai.cli import GONE
 from lmms_eval_mai.cli.terminal import log_warnings_only, names_of, tell
@@ -88,9 +88,9 @@ def main(given: argparse.Namespace) -> None:
         raise ArgumentError("--min_confidence has no effect without a --method that needs it, such as mai_confidence.")
     if wrong := [threshold for threshold in given.min_confidence if not 0 < threshold <= 1]:
         raise ArgumentError(f"--min_confidence {wrong[0]:g} must be above 0 and at most 1.")
-    runs = build.read(given.folders)
+    runs = Runs.read(given.folders)
     runs.gaps += runs.add_replays(methods, given.min_confidence or [DEFAULT_CONFIDENCE])
-    report = build.of_runs(runs, tables, profile)
+    report = build.report(runs, tables, profile)
     print(FORMATS[given.format](report), end="")
     if given.format in ("csv", "latex"):  # the other formats end with them
         for gap in report.gaps:

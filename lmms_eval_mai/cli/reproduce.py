@@ -79,12 +79,13 @@ def main(given: argparse.Namespace) -> None:
 
 def _report(folder: Path) -> None:
     """Print the scores and the exits of each method, and write all tables and the page into the folder."""
+    from lmms_eval_mai.analysis.report import markdown, terminal
+    from lmms_eval_mai.analysis.runs.runs import Runs
     from lmms_eval_mai.analysis.tables import build, page
-    from lmms_eval_mai.analysis.tables.formats import markdown, terminal
     from lmms_eval_mai.cli.report import load_images
 
-    runs = build.read([folder])
-    report = build.of_runs(runs)
+    runs = Runs.read([folder])
+    report = build.report(runs)
     print(f"\n{terminal(replace(report, tables=(report.table('methods'),), gaps=()))}")
     (folder / "report.md").write_text(markdown(report), encoding="utf-8")
     page.write(folder / "report.html", report, runs, load_images(runs))

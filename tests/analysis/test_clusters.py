@@ -9,10 +9,9 @@ from support.folders import POPE, World, line, write_run
 from support.tables import report, row_of, value
 from support.worlds import pope_world
 
-from lmms_eval_mai.analysis.report import Estimate, Report
-from lmms_eval_mai.analysis.runs.folders import FinishedRun
+from lmms_eval_mai.analysis.intervals import Estimate
+from lmms_eval_mai.analysis.report import Report
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.tables.build import read
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +66,9 @@ def test_documents_are_joined_by_common_images_and_by_rotations_of_a_question(tm
     for number, index in ((3, 7), (4, 1_000_007)):
         lines[number]["gpt_eval_score"] = {"index": index, "category": "x", "prediction": "A", "answer": "A"}
     write_run(tmp_path, "t", lines, method="large")
-    runs = read([tmp_path])
-    assert list(runs.clusters(one(runs))) == [0, 0, 0, 1, 1]  # type: ignore[arg-type]
+    runs = Runs.read([tmp_path])
+    assert list(runs.clusters("t")) == [0, 0, 0, 1, 1]  # type: ignore[arg-type]
     documents = [dataclasses.replace(one, fields=(("images", [f"{n}"]),)) for n, one in enumerate(POPE.documents)]
     World("pope", documents).write(tmp_path / "single", "large")
-    runs = read([tmp_path / "single"])
-    assert runs.clusters(one(runs)) is None and runs.resampling("pope") is None
-
-
-def one(runs: Runs) -> FinishedRun:
-    (run,) = runs.runs.values()
-    return run
+    assert Runs.read([tmp_path / "single"]).clusters("pope") is None
+    assert not [gap for gap in report([tmp_path / "single"], ()).gaps if "resample" in gap]

@@ -11,8 +11,8 @@ from support.folders import POPE
 from support.tables import report, row_of
 from support.worlds import pope_world, write_all
 
-from lmms_eval_mai.analysis.report import Column, Estimate, Report, Table
-from lmms_eval_mai.analysis.tables.formats import FORMATS, text
+from lmms_eval_mai.analysis.intervals import Estimate
+from lmms_eval_mai.analysis.report import FORMATS, Column, Report, Table, text
 
 
 def of_table(table: Table) -> Report:

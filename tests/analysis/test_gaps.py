@@ -10,9 +10,9 @@ from support.folders import LARGE, POPE, SMALL, Answers, World, call, line, writ
 from support.tables import report, value
 
 from lmms_eval_mai.analysis.runs.folders import read_runs
+from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.runs.setups import Setup
 from lmms_eval_mai.analysis.tables import seconds
-from lmms_eval_mai.analysis.tables.build import read
 from lmms_eval_mai.engines.scripted import RecordedScript
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.files import load
@@ -130,7 +130,7 @@ def test_a_run_with_a_broken_or_missing_file_is_named_and_the_others_are_used(
 def test_of_two_runs_of_a_method_the_one_with_more_documents_is_used(tmp_path: Path) -> None:
     more = POPE.write(tmp_path, "mai", time="20260102_000000")
     less = World("pope", POPE.documents[:2]).write(tmp_path, "mai", time="20260103_000000")
-    runs = read([tmp_path])
+    runs = Runs.read([tmp_path])
     assert [run.file for run in runs.select("cascade")] == [more] and [run.file for run in runs.unused] == [less]
     (gap,) = runs.gaps
     assert str(less) in gap and str(more) in gap
@@ -139,7 +139,7 @@ def test_of_two_runs_of_a_method_the_one_with_more_documents_is_used(tmp_path: P
 def test_short_answers_of_a_cascade_are_used_only_if_the_model_has_no_run_of_its_own(tmp_path: Path) -> None:
     POPE.write(tmp_path, "mai")
     POPE.write(tmp_path, "small", time="20260103_000000")
-    runs = read([tmp_path])
+    runs = Runs.read([tmp_path])
     large, small = (runs.get("pope", Setup(LARGE_ALONE, model)) for model in (LARGE, SMALL))
     assert large is not None and large.is_replay and large.documents == 4
     assert small is not None and not small.is_replay

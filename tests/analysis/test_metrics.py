@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lmms_eval_mai.analysis.intervals import mcnemar
-from lmms_eval_mai.analysis.runs.metrics import Comparison, compare, difference, plain, score
+from lmms_eval_mai.analysis.runs.metrics import Comparison, compare, difference_interval, plain, score
 
 
 def samples(scores: Any, predicted: Any = None, gold: Any = None) -> pd.DataFrame:
@@ -62,8 +62,8 @@ def test_clusters_without_any_difference_between_them_count_as_one_document_each
 
 def test_a_difference_that_is_the_same_in_every_resample_has_an_interval() -> None:
     parts = np.tile([1.0, 0.25, 1.0], (40, 1))  # two scores that differ by 0.75 on each document
-    for places, least in ((None, 0.04), (np.repeat(np.arange(4), 10), 0.3)):
-        found = difference(parts, lambda sums: (sums[..., 0] - sums[..., 1]) / sums[..., 2], places)
+    for clusters, least in ((None, 0.04), (np.repeat(np.arange(4), 10), 0.3)):
+        found = difference_interval(parts, lambda sums: (sums[..., 0] - sums[..., 1]) / sums[..., 2], clusters)
         assert found.value == 0.75 and found.high == min(1, 0.75 + (0.75 - found.low))
         assert found.low < 0.75 - least
 

@@ -36,7 +36,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     SHAPES.write(folder, "mai", time="20260101_000010")
     hostile = replace(SHAPES, large="org/<img src=x onerror='window.hacked = 1'>")
     hostile.write(folder, "large", time="20260101_000011")
-    return build.read([folder])
+    return Runs.read([folder])
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def file(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     image = io.BytesIO()
     Image.new("RGB", (40, 30), "red").save(image, "WEBP")
     path = tmp_path_factory.mktemp("page") / "report.html"
-    page.write(path, build.of_runs(runs, ()), runs, {"pope": {0: base64.b64encode(image.getvalue()).decode()}})
+    page.write(path, build.report(runs, ()), runs, {"pope": {0: base64.b64encode(image.getvalue()).decode()}})
     return path
 
 
@@ -54,7 +54,7 @@ def file(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_samples_have_question_answers_exit_score_and_every_call(tmp_path: Path) -> None:
     POPE.write(tmp_path, "mai")
-    (run,) = page.shown_runs(build.read([tmp_path]))
+    (run,) = page.shown_runs(Runs.read([tmp_path]))
     samples = json.loads(gzip.decompress(base64.b64decode(page.pack(page.samples(run, {3: 7})))))
     assert [one["exit"] for one in samples] == ["agree_short", "agree_think", "transfer", "transfer"]
     assert [one["answer"] for one in samples] == ["right", "right", "right", "wrong"]
@@ -94,13 +94,13 @@ def test_the_script_never_writes_html() -> None:
 
 def test_the_figure_has_the_numbers_of_the_table_in_words_and_in_their_order(runs: Runs) -> None:
     chart = page.score_over_tokens(runs, "pope")
-    row = row_of(build.of_runs(runs, ()).table("methods"), "POPE", "MAI 8B + 2B-R")
+    row = row_of(build.report(runs, ()).table("methods"), "POPE", "MAI 8B + 2B-R")
     words = [point["words"] for point in chart["points"]]
     tokens = row["small tokens"] + row["large tokens"]
     assert f"MAI 8B + 2B-R: score {row['score'].shown(1)}, {tokens:.1f} output tokens" in words
     points = [(float(re.search(r", ([\d.]+) output", one["words"])[1]), one) for one in chart["points"]]
     assert [one["x"] for _, one in sorted(points, key=lambda pair: pair[0])] == sorted(one["x"] for _, one in points)
-    assert all(one["high"] <= one["y"] <= one["low"] for _, one in points)  # y grows downwards
+    assert all(one["interval"][1] <= one["y"] <= one["interval"][0] for _, one in points)  # y grows downwards
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from support.folders import LARGE, POPE, SMALL, World, call, line, write_run
 from support.pope_scripts import exit_of, pope_scripts
 
 from lmms_eval_mai.analysis.frames import CALLS, SAMPLES
-from lmms_eval_mai.analysis.runs.folders import FinishedRun, read_runs, records
+from lmms_eval_mai.analysis.runs.folders import FinishedRun, read_runs
+from lmms_eval_mai.analysis.runs.records import records
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.runs.setups import Setup
 from lmms_eval_mai.analysis.tables.summary import spent
@@ -101,7 +102,7 @@ def test_a_setup_is_that_of_the_traces_and_the_task_whatever_the_arguments_say(
     with_options(options).write(tmp_path, method, suffix, model_args="method=small,anls_threshold=0.7")
     run = one_run(tmp_path)
     assert run.setup == setup
-    assert run.setup.family == {"mai": "cascade", "full_rt": "full_rt", "own_thinking": "own"}.get(method, "alone")
+    assert run.setup.family == {"mai": "cascade", "full_rt": "full_rt", "own_thinking": "solo"}.get(method, "alone")
 
 
 @pytest.mark.parametrize("suffix", ["s", "r_s2"])
@@ -187,7 +188,7 @@ def test_files_that_lmms_eval_itself_wrote_are_read(
     total = runs.score(cascade)
     by_lmms_eval = json.loads(cascade.file.read_text())["results"]["pope_s"]["pope_f1_score,none"]
     assert total is not None and total.value == 100 * by_lmms_eval
-    texts = list(records(cascade))
+    texts = [record for record in records(cascade.samples_file) if record]
     read_again, columns = pd.DataFrame([one.row for one in texts]), ("doc_id", *SAMPLES)
     assert rows(read_again, *columns) == rows(cascade.samples.reset_index(), *columns)
     assert texts[2].question.startswith("Is there a") and texts[2].calls[2]["text"].startswith("I see 2. [[")

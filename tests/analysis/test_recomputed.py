@@ -16,8 +16,7 @@ from support.tables import report
 from support.worlds import write_all
 
 from lmms_eval_mai.analysis.intervals import holm
-from lmms_eval_mai.analysis.report import Report
-from lmms_eval_mai.analysis.tables.formats import frame
+from lmms_eval_mai.analysis.report import Report, frame
 
 Row = dict[str, Any]
 

@@ -10,7 +10,6 @@ import pytest
 from support.folders import Answers, World
 
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.tables.build import read
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.files import of_steps
@@ -56,7 +55,7 @@ def two_stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         for method in methods:
             world.write(folder / suffix, method, suffix, time=method)
     world.write(folder, of_steps("back", BACK, ""), request.param)
-    return request.param, world, read([folder])
+    return request.param, world, Runs.read([folder])
 
 
 @pytest.mark.parametrize("method", METHODS_OF_TEST, ids=lambda method: str(method.name))
@@ -127,8 +126,8 @@ def check(
     if full_rt:
         world.write(folder / "runs", "full_rt", time="20260102_000000")
     dataclasses.replace(world, agree=agree, options=options).write(folder / "other", "mai", suffix)
-    runs = read([folder / "runs"])
-    ((run,), (expected,)) = (read([folder / name]).select("cascade") for name in ("runs", "other"))
+    runs = Runs.read([folder / "runs"])
+    ((run,), (expected,)) = (Runs.read([folder / name]).select("cascade") for name in ("runs", "other"))
     found = runs.replay(run, MAI, None, AgreementRules(**options))
     assert found is not None
     assert list(expected.samples.exit) != list(run.samples.exit)
@@ -152,7 +151,7 @@ def test_methods_and_thresholds_have_a_row_each_or_a_sentence_that_names_them(
     methods, found = [METHODS[name] for name in ("mai_confidence", "own_thinking", "full_rt")], []
     for method, suffix in (("mai", "s"), ("full_rt", "s"), ("large", "r")):
         world.write(tmp_path, method, suffix, time=method)
-        runs = read([tmp_path])
+        runs = Runs.read([tmp_path])
         sentences = list(runs.add_replays(methods, (0.9, 0.25)))
         added = [(run.setup.method.name, dict(run.setup.options)) for run in runs.select() if run.is_replay]
         found.append(([(name, options["min_confidence"]) for name, options in added if options], len(sentences)))
@@ -168,7 +167,7 @@ def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer
     loose.write(tmp_path, "mai")
     others = [*PAGES.documents[:3], dataclasses.replace(PAGES.documents[3], gold="another")]
     dataclasses.replace(loose, documents=others).write(tmp_path, "full_rt", time="20260102_000000")
-    runs = read([tmp_path])
+    runs = Runs.read([tmp_path])
     (run,) = runs.select("cascade")
     assert runs.replay(run, MAI, None, AgreementRules(0.85)) is None
 
@@ -177,12 +176,12 @@ def test_methods_are_replayed_once_for_each_pair_transfer_and_rule_of_agreement(
     world = World("shapes", SURE, small="a/tiny", large="a/big")
     world.write(tmp_path / "full_rt", "full_rt")
     world.write(tmp_path / "large", "large", "r")
-    kinds = ("cascade", "own", "full_rt", "alone")
-    runs = read([tmp_path])
-    assert [runs.name(run.setup) for run in runs.replayable(*kinds)] == ["Full RT big + tiny-R"]
+    families = ("cascade", "solo", "full_rt", "alone")
+    runs = Runs.read([tmp_path])
+    assert [runs.name(run.setup) for run in runs.replayable(*families)] == ["Full RT big + tiny-R"]
     world.write(tmp_path / "confidence", "mai_confidence")
     for option in ({}, {"transfer_answer": "keep"}, {"anls_threshold": 0.5}):
         dataclasses.replace(world, options=option).write(tmp_path / str(option), "mai")
-    runs = read([tmp_path])
+    runs = Runs.read([tmp_path])
     names = ["", " (anls_threshold=0.5)", " (transfer_answer=keep)"]
-    assert [runs.name(run.setup) for run in runs.replayable(*kinds)] == [f"MAI big + tiny-R{name}" for name in names]
+    assert [runs.name(run.setup) for run in runs.replayable(*families)] == [f"MAI big + tiny-R{name}" for name in names]

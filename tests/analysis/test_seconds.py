@@ -12,14 +12,15 @@ from support.tables import paper, row_of, value
 
 from lmms_eval_mai.analysis import paper_numbers
 from lmms_eval_mai.analysis.report import Table
+from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.tables import build, seconds
 from lmms_eval_mai.errors import ArgumentError
 
-PAPER = seconds.of_paper()
+PAPER = seconds.papers_profile()
 
 
 def table_11(folder: Path, profile: seconds.Profile = PAPER) -> Table:
-    return build.of_runs(build.read([folder]), ("11",), profile).table("table-11")
+    return build.report(Runs.read([folder]), ("11",), profile).table("table-11")
 
 
 def call_s(model: str, *prompts: str) -> float:
@@ -79,8 +80,8 @@ def test_a_profile_of_ones_own_gives_the_seconds_of_each_method(tmp_path: Path, 
 
 def test_models_that_a_profile_lacks_have_no_seconds_and_a_broken_file_is_refused(tmp_path: Path) -> None:
     dataclasses.replace(POPE, small="a").write(tmp_path / "out", "mai")
-    runs = build.read([tmp_path / "out"])
-    assert [PAPER.of_run(run) for run in runs.select("cascade")] == [None]
+    runs = Runs.read([tmp_path / "out"])
+    assert [PAPER.seconds(run) for run in runs.select("cascade")] == [None]
     (tmp_path / "profile.json").write_text('{"device": "here"}')
     for name in ("profile.json", "missing.json"):
         with pytest.raises(ArgumentError, match=name):

@@ -16,7 +16,7 @@ from support.own_command import refusal, run_command
 
 from lmms_eval_mai.analysis.calibrate.choice import Choice, accepts, threshold_index
 from lmms_eval_mai.analysis.calibrate.losses import BASELINES, THRESHOLDS, Promise, losses_of_runs
-from lmms_eval_mai.analysis.tables.build import read
+from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, METHODS, NEVER, OWN_THINKING
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
@@ -321,7 +321,7 @@ def test_a_method_answers_with_its_baseline_where_no_answer_is_sure(
     tmp_path: Path, task_manager: Any, method: Any, baseline: str
 ) -> None:
     made = World("shapes", [replace(GUESS, transferred="green", large_thought="green"), RIGHT, LOST])
-    runs = read([write(made, tmp_path)])
+    runs = Runs.read([write(made, tmp_path)])
     (run,) = runs.replayable("cascade")
     decided, base = (runs.replay(run, one, NEVER) for one in (method, BASELINES[baseline]))
     assert decided is not None and base is not None
@@ -335,7 +335,7 @@ def test_an_unreadable_answer_of_the_baseline_is_the_same_as_itself_and_as_no_ot
     tmp_path: Path, task_manager: Any
 ) -> None:
     made = World("shapes", [replace(RIGHT, transferred="", probability=p) for p in (0.9, 0.1)])
-    runs = read([write(made, tmp_path, "mai full_rt large_r")])
+    runs = Runs.read([write(made, tmp_path, "mai full_rt large_r")])
     promise = Promise(MAI_CONFIDENCE_DIRECT, 0.01, 0.95, BASELINES["full-rt"], loss="answers")
     (losses,) = losses_of_runs(runs, promise)
     assert losses.values[0].tolist() == [0, 0] and losses.values[THRESHOLDS.index(0.5)].tolist() == [1, 0]

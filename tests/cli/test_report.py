@@ -14,7 +14,6 @@ from support.folders import POPE, Answers, World
 from support.own_command import run_command
 
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.tables import build
 from lmms_eval_mai.cli import report
 from lmms_eval_mai.cli.report import load_images
 from lmms_eval_mai.method.files import load
@@ -110,7 +109,7 @@ def test_a_replay_of_a_method_has_the_numbers_of_its_run(tmp_path: Path, capsys:
 
 def runs(golds: list[str], folder: Path) -> Runs:
     World("shapes", [Answers(gold, gold, gold, gold, gold) for gold in golds]).write(folder, "mai")
-    return build.read([folder])
+    return Runs.read([folder])
 
 
 @pytest.fixture(scope="module")

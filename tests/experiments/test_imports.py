@@ -14,7 +14,7 @@ NOT_PUBLIC = {
         "lmms_eval_mai.analysis",
         "lmms_eval_mai.analysis.calibrate.choice",
         "lmms_eval_mai.analysis.calibrate.losses",
-        "lmms_eval_mai.analysis.tables",
+        "lmms_eval_mai.analysis.runs.runs",
     },  # what it tests
     "latency": {
         "lmms_eval_mai.contract",

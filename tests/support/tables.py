@@ -4,12 +4,14 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.analysis.report import Cell, Estimate, Report, Table
+from lmms_eval_mai.analysis.intervals import Estimate
+from lmms_eval_mai.analysis.report import Cell, Report, Table
+from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.tables import build
 
 
 def report(folders: Sequence[Path], tables: Collection[str] = ("all",)) -> Report:
-    return build.of_runs(build.read(folders), tables)
+    return build.report(Runs.read(folders), tables)
 
 
 def row_of(table: Table, *names: str) -> dict[str, Any]:

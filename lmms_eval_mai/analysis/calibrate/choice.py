@@ -18,9 +18,9 @@ import numpy as np
 
 from lmms_eval_mai.analysis import intervals
 from lmms_eval_mai.analysis.calibrate.losses import THRESHOLDS, Losses, Promise
-from lmms_eval_mai.analysis.intervals import Array
+from lmms_eval_mai.analysis.intervals import Array, Estimate
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
-from lmms_eval_mai.analysis.report import Column, Estimate, Table, table
+from lmms_eval_mai.analysis.report import Column, Table, table
 from lmms_eval_mai.analysis.runs import metrics
 
 
@@ -46,9 +46,9 @@ class Choice:
         values = self.losses.values[self.index or 0]
         if self.losses.is_exact:
             counts = int((values > 0).sum()), int((values < 0).sum())
-            return metrics.estimate(intervals.paired_share_difference(*counts, len(values)))
+            return intervals.paired_share_difference(*counts, len(values)).percent()
         parts = np.column_stack([values, np.ones(len(values))])
-        return metrics.estimate(metrics.difference(parts, intervals.ratio, None))
+        return metrics.difference_interval(parts, intervals.ratio, None).percent()
 
     @property
     def band(self) -> tuple[float, float, float]:
@@ -111,7 +111,7 @@ def promised(promise: Promise, choices: Sequence[Choice]) -> str:
 
 
 def refusal(choice: Choice, promise: Promise) -> str | None:
-    """Return why no threshold keeps the promise, as a sentence. None: one does."""
+    """Return why no threshold keeps the promise. None: one does."""
     if choice.index is not None:
         return None
     documents, images = choice.losses.run.documents, choice.losses.values.shape[1]

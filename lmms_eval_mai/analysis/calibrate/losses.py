@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 
 from lmms_eval_mai.analysis import intervals
-from lmms_eval_mai.analysis.intervals import Array
+from lmms_eval_mai.analysis.intervals import Array, Estimate
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
-from lmms_eval_mai.analysis.report import Estimate
 from lmms_eval_mai.analysis.runs import metrics
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.replay import call_names, replay
@@ -24,13 +23,13 @@ from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, benchmark_of
 from lmms_eval_mai.method.methods import FULL_RT, LARGE_THINK, NEVER, Method, Stop, asks_of
 
 
-def _of_logit(logit: float) -> float:
+def _probability(logit: float) -> float:
     """Return the probability with this logit; the smaller of it and its complement has three digits."""
     p = 1 / (1 + math.exp(-logit))
     return round(p, 2 - math.floor(math.log10(min(p, 1 - p))))
 
 
-THRESHOLDS = tuple(_of_logit(quarter / 4) for quarter in range(72, -17, -1))
+THRESHOLDS = tuple(_probability(quarter / 4) for quarter in range(72, -17, -1))
 """The thresholds, the safest first: the logit of the probability is 18 to -4. Models are often sure of all their
 answers, so a grid of percentages would end where their probabilities begin."""
 
@@ -116,7 +115,7 @@ def _calibrated_runs(runs: Runs, is_scored: bool) -> list[FinishedRun]:
         if run.benchmark == GENERIC.name or (run.benchmark in BENCHMARKS and run.setup.variant is not None)
     ]
     benchmarks = {run.benchmark for run in cascades}
-    others = runs.replayable("own", "alone", is_scored=is_scored)
+    others = runs.replayable("solo", "alone", is_scored=is_scored)
     return [*cascades, *(run for run in others if run.benchmark not in benchmarks)]
 
 
@@ -128,25 +127,21 @@ def _losses(runs: Runs, run: FinishedRun, promise: Promise) -> Losses | None:
     # What `Verifier.holds` (method/walk.py) decides at one threshold, at all of them.
     logprobs = [math.log(threshold) for threshold in THRESHOLDS]
     is_first = documents.may_be_first.to_numpy()[:, None] & (documents.logprob.to_numpy()[:, None] >= logprobs)
-
-    def at_each(if_first: str, if_not: str) -> pd.DataFrame:
-        """Return a column of the documents that finish at the first check, and another one of those that do not."""
-        values = np.where(is_first, documents[[if_first]], documents[[if_not]])
-        return pd.DataFrame(values, index=documents.index)
-
+    scores = np.where(is_first, documents[["cheapest"]], documents[["never"]])
+    tokens = np.where(is_first, documents[["cheapest_tokens"]], documents[["never_tokens"]])
     baseline = metrics.units(run.samples, documents.baseline)
-    lost = metrics.units(run.samples, at_each("cheapest", "never")).rsub(baseline, axis=0)
-    clusters = metrics.cluster_of(baseline.index, runs.clusters(run))
+    lost = metrics.units(run.samples, pd.DataFrame(scores, documents.index)).rsub(baseline, axis=0)
+    clusters = metrics.cluster_of(baseline.index, runs.clusters(run.benchmark))
     images = np.arange(len(baseline)) if clusters is None else pd.factorize(clusters)[0]
     # A few scores of ANLS may be 0 or 1.
     is_anls = run.benchmark == "infovqa_val" and promise.loss == "score"
-    scores = documents[["baseline", "cheapest", "never"]]
+    replayed = documents[["baseline", "cheapest", "never"]].to_numpy()
     return Losses(
         run=run,
         values=np.array([np.bincount(images, column) for _, column in lost.items()]) / np.bincount(images),
-        is_exact=clusters is None and not is_anls and intervals.is_right_or_wrong(scores.to_numpy()),
+        is_exact=clusters is None and not is_anls and intervals.is_right_or_wrong(replayed),
         first_check=is_first.mean(axis=0),
-        tokens=at_each("cheapest_tokens", "never_tokens").mean().to_numpy(),
+        tokens=tokens.mean(axis=0),
         later_tokens=float((documents.never_tokens - documents.first_tokens).mean()),
         distance=_distance(runs, run) if promise.loss == "score" else None,
     )
@@ -169,7 +164,7 @@ def _documents(runs: Runs, run: FinishedRun, promise: Promise) -> pd.DataFrame |
         return None
     before = method.steps[: method.steps.index(promise.stop)]
     asks = [names[ask.name] for step in before for ask in asks_of(step)]
-    asked = {str(name) for of_ask in asks for name in (of_ask.thinking, of_ask.answer)}
+    asked = {str(name) for ask_calls in asks for name in (ask_calls.thinking, ask_calls.answer)}
     first = calls[calls.name.isin(asked)].groupby("doc_id").output_tokens.sum()
     return pd.DataFrame(
         {
@@ -204,7 +199,7 @@ def _distance(runs: Runs, run: FinishedRun) -> Estimate | None:
     if run.samples.score.isna().any() or full_rt is None or large_r is None:
         return None
     a, b = (metrics.plain(one.samples.score) for one in (large_r, full_rt))
-    comparison = metrics.compare(a, b, "", runs.clusters(run))
+    comparison = metrics.compare(a, b, "", runs.clusters(run.benchmark))
     return None if comparison is None else comparison.difference
 
 

@@ -37,8 +37,7 @@ class Models:
     """The model arguments of the runs that use both models, without `method`."""
     config: Config
     """The configuration of MAI."""
-    own: tuple[Method, ...] = ()
-    """Methods of the user."""
+    user_methods: tuple[Method, ...] = ()
 
     @property
     def more(self) -> list[Method]:
@@ -46,7 +45,7 @@ class Models:
         given = self.arguments.get("min_confidence", self.config.min_confidence)
         names = calibration.read(given).methods if isinstance(given, str) else () if given is None else METHODS
         known = [method for method in WITH_THRESHOLD if method.name in names]
-        return [*(known if 10 in self.tables else ()), *self.own]
+        return [*(known if 10 in self.tables else ()), *self.user_methods]
 
     def arguments_of(self, method: Method) -> dict[str, Any]:
         """Return the model arguments of a run, without those that its method cannot use. A model alone never thinks by
@@ -76,7 +75,7 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """Return the folder of the run inside the output folder."""
+        """Also the folder of the run inside the output folder."""
         return str(Path(self.models.name, self.method.name, self.task))
 
 
@@ -138,25 +137,25 @@ def _that_matter(model_args: str) -> dict[str, Any]:
 
 
 def read_models(
-    pairs: Mapping[str, tuple[int, ...]], given: Mapping[str, Any], own: Sequence[Method] = ()
+    pairs: Mapping[str, tuple[int, ...]], given: Mapping[str, Any], user_methods: Sequence[Method] = ()
 ) -> list[Models]:
     """Return the models of each pair. `pairs`: pair -> its tables; the pair "" is that of the model arguments `given`.
-    `own`: methods of the user. Raises `ArgumentError`."""
-    of_pairs = []
+    Raises `ArgumentError`."""
+    found = []
     for pair, tables in pairs.items():
         if pair and (twice := [name for name in ("pair", *SIDES) if name in given]):
             raise ArgumentError(f"The pair {pair} and {twice[0]} in --model_args contradict each other.")
         arguments = {"pair": pair, **given} if pair else dict(given)
         name = Path(str(arguments["pair"])).stem if "pair" in arguments else "models"
-        of_mai = {key: value for key, value in arguments.items() if key != "min_confidence"}
-        models = Models(name, tables, arguments, parse({**of_mai, "method": MAI}), tuple(own))
+        mai_arguments = {key: value for key, value in arguments.items() if key != "min_confidence"}
+        models = Models(name, tables, arguments, parse({**mai_arguments, "method": MAI}), tuple(user_methods))
         for method in (*ALONE.values(), FULL_RT, MAI, *models.more):
             parse(models.arguments_of(method))
-        of_pairs.append(models)
-    for what, named in (("pairs", of_pairs), ("methods", [*dict.fromkeys(own)])):
+        found.append(models)
+    for what, named in (("pairs", found), ("methods", [*dict.fromkeys(user_methods)])):
         if len({one.name for one in named}) < len(named):
             raise ArgumentError(f"--{what}: two of {', '.join(one.name for one in named)} have the same name.")
-    return of_pairs
+    return found
 
 
 def plan(models: Iterable[Models], benchmarks: Sequence[str]) -> list[PlannedRun]:

@@ -51,8 +51,8 @@ def run_all(runs: Sequence[PlannedRun], tasks: Any, options: Options, output: Pa
     the same call with the runs that are not finished continues."""
     store = Store(output / "calls")
     try:
-        for _, of_models in groupby(runs, key=lambda run: run.models.name):
-            _run_models(list(of_models), tasks, options, output, store)
+        for _, model_runs in groupby(runs, key=lambda run: run.models.name):
+            _run_models(list(model_runs), tasks, options, output, store)
     finally:
         store.close()
 

@@ -6,7 +6,6 @@ them again. What is missing or broken becomes a sentence, and the rest is used.
 """
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,25 +13,19 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from lmms_eval_mai.analysis.frames import Frames, call_row, number, sample_row, samples_and_calls, wall_s_by_task
-from lmms_eval_mai.analysis.runs import traces
+from lmms_eval_mai.analysis.frames import Frames, Line, call_row, samples_and_calls, wall_s_by_task
+from lmms_eval_mai.analysis.runs.records import BROKEN, TRACES, prompt_of_trace, records
 from lmms_eval_mai.analysis.runs.setups import Setup, setup_of, setup_of_other
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, AgreementRules
-from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
+from lmms_eval_mai.method.benchmarks import GENERIC
 from lmms_eval_mai.method.methods import LARGE
 from lmms_eval_mai.method.prompts import VARIANTS
 from lmms_eval_mai.plugin import RESULTS
 
 BUILT_IN = {"mmbench_en_dev_static": "mmbench_en_dev"}
 """lmms-eval's own tasks of the paper's benchmarks whose names differ from those of the benchmarks."""
-Line = dict[str, Any]
-CIRCULAR = 1_000_000
-"""MMBench: the index of a rotated question is that of the question plus a multiple of this number."""
-SCORES = ("score", "exact_match", "relaxed_overall", "anls", "acc", "accuracy")
-"""Fields of a line that hold a score of 0 to 1, the best first."""
-BROKEN = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,23 +59,10 @@ class FinishedRun:
     def documents(self) -> int:
         return len(self.samples)
 
-
-@dataclass(frozen=True)
-class Record:
-    """One answer with its texts."""
-
-    row: Line
-    """The row of the frame of samples, and `doc_id`."""
-    question: str
-    """The prompt of the task, as lmms-eval logs it: question, options and instruction."""
-    answer: str
-    """The scored text."""
-    trace: Line
-    """The trace (docs/output.md). Empty: there is none."""
-
     @property
-    def calls(self) -> Sequence[Line]:
-        return self.trace.get("calls") or ()
+    def is_from_traces(self) -> bool:
+        """Whether the answers are those of a file of traces, so that they have no scores."""
+        return self.file.name.endswith(TRACES)
 
 
 class FolderRuns(NamedTuple):
@@ -100,7 +80,7 @@ def read_runs(folders: Sequence[Path]) -> FolderRuns:
     for folder in folders:
         if not folder.exists():
             raise ArgumentError(f"{folder} does not exist. Give the --output_path of lmms-eval commands.")
-        under = [folder] if folder.is_file() else [*folder.rglob("*results.json"), *folder.rglob(f"*{traces.ENDING}")]
+        under = [folder] if folder.is_file() else [*folder.rglob("*results.json"), *folder.rglob(f"*{TRACES}")]
         # lmms-eval's MMBench writes submissions/mmbench_en_dev_static_results.json.
         here = sorted(file for file in under if file.parent.name != "submissions")
         files |= dict.fromkeys(here)
@@ -111,16 +91,11 @@ def read_runs(folders: Sequence[Path]) -> FolderRuns:
     return FolderRuns([one for one in read if isinstance(one, FinishedRun)], gaps)
 
 
-def records(run: FinishedRun) -> Iterator[Record]:
-    """Read the answers of a run again, with their texts, one at a time."""
-    return (record for record in _records(run) if record is not None)
-
-
 def _read(file: Path) -> Iterator[FinishedRun | str]:
     """Yield the runs of one results file, or that of a file of traces, and sentences about them."""
-    if file.name.endswith(traces.ENDING):
+    if file.name.endswith(TRACES):
         setup = Setup(LARGE, "")  # until the samples are read
-        run = FinishedRun(file, file, traces.TASK, GENERIC.name, setup, True, *samples_and_calls([], []))
+        run = FinishedRun(file, file, "traces", GENERIC.name, setup, True, *samples_and_calls([], []))
         yield from _complete(run, 0)
         return
     try:
@@ -181,7 +156,7 @@ def _read_samples(run: FinishedRun) -> tuple[Frames, Line, dict[str, int]]:
     rows: dict[int, tuple[Line, list[Line]]] = {}
     broken = earlier = 0
     trace: Line = {}
-    for record in _records(run):
+    for record in records(run.samples_file):
         if record is None:
             broken += 1
             continue
@@ -206,7 +181,7 @@ def _doubts(run: FinishedRun, evaluated: int, unused: Mapping[str, int], is_trac
     doubts = {
         **unused,
         "documents without a line, which failed or were not reached": max(0, evaluated - len(samples)),
-        "documents without a score from 0 to 1": samples.score.isna().sum() * (run.task != traces.TASK),
+        "documents without a score from 0 to 1": samples.score.isna().sum() * (not run.is_from_traces),
         "documents without a trace, which lmms-eval's response cache answered": samples.exit.isna().sum() * is_traced,
     }
     for side in SIDES:
@@ -220,62 +195,7 @@ def _told_by(trace: Line, run: FinishedRun) -> dict[str, Any]:
     """Return the fields of a run that its trace tells, if there is one. Raises what a broken trace raises."""
     if not trace:
         return {}
-    prompt = traces.prompt_of(trace) if run.task == traces.TASK else (run.setup.variant, run.setup.two_stage)
+    prompt = prompt_of_trace(trace) if run.is_from_traces else (run.setup.variant, run.setup.two_stage)
     setup, options = setup_of(trace, *prompt, run.benchmark), trace["options"]
     rules = AgreementRules(**{name: options[name] for name in AGREEMENT_OPTIONS if name in options})
     return {"ours": True, "setup": setup, "rules": rules, "engines": trace["engines"]}
-
-
-def _records(run: FinishedRun) -> Iterator[Record | None]:
-    """Yield one line of a samples file after another; None for a line that cannot be read."""
-    with run.samples_file.open("rb") as lines:
-        for text in filter(bytes.strip, lines):
-            try:
-                line = json.loads(text.decode("utf-8-sig"))
-                yield record_of(traces.line_of(line) if run.task == traces.TASK else line)
-            except BROKEN:
-                yield None
-
-
-# --- one line ---
-
-
-def record_of(line: Line) -> Record:
-    """Return the answer of a line; of repeats (`-n`) the first. Raises what a broken line raises."""
-    counts = line.get("token_counts") or [None]
-    trace: Line = counts[0] if isinstance(counts, list) and counts[0] else {}
-    labels, rotation = line.get("pope_f1_score"), line.get("gpt_eval_score")
-    index = int(rotation["index"]) if isinstance(rotation, dict) and "index" in rotation else None
-    row = {
-        "doc_id": int(line["doc_id"]),
-        "target": str(line["target"]),
-        "score": number(score_of_line(line)),
-        "predicted": _label(labels["prediction"]) if isinstance(labels, dict) else None,
-        "gold": _label(labels["ground_truth"]) if isinstance(labels, dict) else None,
-        "group": math.nan if index is None else index % CIRCULAR,
-        "is_main": index is None or index < CIRCULAR,
-        **sample_row(trace),
-    }
-    return Record(row, str(line.get("input") or ""), str(line.get("filtered_resps") or ""), trace)
-
-
-def _label(text: str | None) -> str:
-    return text if text in ("yes", "no") else "other"
-
-
-def score_of_line(line: Line) -> float | None:
-    """Return the score of a sample, 0 to 1, by the results of its task's scorer. None: no score is known."""
-    of_pope = (value.get("score") for value in line.values() if isinstance(value, dict))
-    for value in (*map(line.get, SCORES), *of_pope):
-        if isinstance(value, int | float) and 0 <= value <= 1:
-            return float(value)
-    if isinstance(row := line.get("gpt_eval_score"), dict) and "prediction" in row:
-        mmbench = BENCHMARKS["mmbench_en_dev"]
-        return mmbench.score_of(mmbench.parse(str(row["prediction"]), row), str(row["answer"]))
-    if isinstance(row := line.get("mmmu_acc"), dict) and row.get("question_type") == "multiple-choice":
-        return float(row["parsed_pred"][0] == row["answer"])
-    if isinstance(row, dict):
-        from lmms_eval.tasks.mmmu.utils import eval_open
-
-        return float(eval_open(row["answer"], row["parsed_pred"][0]))
-    return None

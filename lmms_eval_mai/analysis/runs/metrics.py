@@ -1,6 +1,6 @@
 """Scores, differences and costs of samples, with their intervals. Documents that share an image form a cluster."""
 
-import math
+import functools
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -9,29 +9,43 @@ import numpy.typing as npt
 import pandas as pd
 
 from lmms_eval_mai.analysis import intervals
-from lmms_eval_mai.analysis.intervals import Interval, Statistic
-from lmms_eval_mai.analysis.report import Estimate
+from lmms_eval_mai.analysis.intervals import Array, Estimate, Statistic
 
 Clusters: TypeAlias = pd.Series
 """Document -> the number of its cluster."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Comparison:
     """Two methods on the same documents."""
 
-    difference: Estimate
-    """First minus second, in points."""
+    first: Array
+    """A row of numbers for each document, of whose sums `statistic` makes the score."""
+    second: Array
+    statistic: Statistic
+    clusters: npt.NDArray[Any] | None
+    """The cluster of each document. None: each document is a cluster."""
     only_first: int | None
     """Documents that only the first method has right. None: scores are not just right or wrong."""
     only_second: int | None
-    p: float
-    """Of the difference: `intervals.swap_test`."""
+
+    @functools.cached_property
+    def difference(self) -> Estimate:
+        """First minus second, in points."""
+        is_share = self.statistic is intervals.ratio and self.clusters is None
+        if is_share and self.only_first is not None and self.only_second is not None:
+            return intervals.paired_share_difference(self.only_first, self.only_second, len(self.first)).percent()
+        both = np.hstack([self.first, self.second])
+        return difference_interval(both, intervals.difference(self.statistic), self.clusters).percent()
+
+    @functools.cached_property
+    def p(self) -> float:
+        return intervals.swap_test(self.first, self.second, self.statistic, self.clusters)
 
 
 def score(samples: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> Estimate | None:
     """Return the score of documents in percent: F1 on POPE, else the mean score. None if there are no documents."""
-    return None if samples.empty else estimate(_interval(*_parts(samples, benchmark), clusters))
+    return None if samples.empty else _interval(*_parts(samples, benchmark), clusters).percent()
 
 
 def mean(values: pd.Series, clusters: Clusters | None = None) -> Estimate | None:
@@ -40,47 +54,43 @@ def mean(values: pd.Series, clusters: Clusters | None = None) -> Estimate | None
         return None
     numbers = cluster_of(values.index, clusters)
     if numbers is None:
-        return estimate(intervals.mean(values.to_numpy()), 1)
+        return intervals.mean(values.to_numpy())
     parts = np.column_stack([values, np.ones(len(values))])
-    return estimate(intervals.bootstrap(parts, intervals.ratio, numbers), 1)
+    return intervals.bootstrap(parts, intervals.ratio, numbers)
 
 
 def compare(first: pd.DataFrame, second: pd.DataFrame, benchmark: str, clusters: Clusters | None) -> Comparison | None:
     """Compare two methods on the same documents. None if there are none."""
     if first.empty:
         return None
-    for column, empty in (("gold", None), ("group", math.nan)):  # labels or rotations that one of them lacks
+    for column, unknown in (("gold", None), ("group", np.nan)):  # labels or rotations that one of them lacks
         if not (first[column].notna().all() and second[column].notna().all()):
-            first, second = first.assign(**{column: empty}), second.assign(**{column: empty})
-    (a, statistic), (b, _) = _parts(first, benchmark), _parts(second, benchmark)
-    numbers = cluster_of(a.index, clusters)
-    x, y = a.to_numpy(), b.loc[a.index].to_numpy()
-    of_first, of_second = units(first, first.score), units(second, second.score)
+            first, second = first.assign(**{column: unknown}), second.assign(**{column: unknown})
+    (parts, statistic), (other_parts, _) = _parts(first, benchmark), _parts(second, benchmark)
     better = worse = None
-    if intervals.is_right_or_wrong(of_first) and intervals.is_right_or_wrong(of_second):
-        of_second = of_second.loc[of_first.index]
-        better, worse = int((of_first > of_second).sum()), int((of_first < of_second).sum())
-    if statistic is intervals.ratio and better is not None and worse is not None and numbers is None:
-        interval = intervals.paired_share_difference(better, worse, len(x))
-    else:
-        interval = difference(np.hstack([x, y]), intervals.difference(statistic), numbers)
-    return Comparison(estimate(interval), better, worse, intervals.swap_test(x, y, statistic, numbers))
+    scores, others = units(first, first.score), units(second, second.score)
+    if intervals.is_right_or_wrong(scores) and intervals.is_right_or_wrong(others):
+        others = others.loc[scores.index]
+        better, worse = int((scores > others).sum()), int((scores < others).sum())
+    both = parts.to_numpy(), other_parts.loc[parts.index].to_numpy()
+    return Comparison(*both, statistic, cluster_of(parts.index, clusters), better, worse)
 
 
-def difference(parts: npt.NDArray[Any], statistic: Statistic, numbers: npt.NDArray[Any] | None) -> Interval:
+def difference_interval(parts: Array, statistic: Statistic, numbers: npt.NDArray[Any] | None) -> Estimate:
     """Return a difference of two shares or scores with its interval. Where no resample differs, more documents might:
-    then the interval has the width of that of two methods that never differ."""
-    interval = intervals.bootstrap(parts, statistic, numbers)
-    if interval.low < interval.high or math.isnan(interval.low):
-        return interval
-    same = intervals.paired_share_difference(0, 0, len(parts if numbers is None else np.unique(numbers)))
-    low, high = max(interval.value + same.low, -1.0), min(interval.value + same.high, 1.0)
-    return replace(interval, low=low, high=high)
+    then the interval has the width of that of two methods that never differ. `numbers`: the cluster of each document.
+    """
+    found = intervals.bootstrap(parts, statistic, numbers)
+    low, high = found.ends
+    if found.low is None or low < high:
+        return found
+    low, high = intervals.paired_share_difference(0, 0, len(parts if numbers is None else np.unique(numbers))).ends
+    return replace(found, low=max(found.value + low, -1.0), high=min(found.value + high, 1.0))
 
 
 def plain(scores: pd.Series) -> pd.DataFrame:
     """Return samples without labels and rotations: each answer counts by itself."""
-    return pd.DataFrame({"score": scores.astype(float), "group": math.nan, "is_main": True, "gold": None})
+    return pd.DataFrame({"score": scores.astype(float), "group": np.nan, "is_main": True, "gold": None})
 
 
 def units(samples: pd.DataFrame, scores: Any) -> Any:
@@ -101,7 +111,7 @@ def _parts(samples: pd.DataFrame, benchmark: str) -> tuple[pd.DataFrame, Statist
     return pd.DataFrame({"score": units(samples, samples.score), "number": 1.0}), intervals.ratio
 
 
-def _interval(parts: pd.DataFrame, statistic: Statistic, clusters: Clusters | None) -> Interval:
+def _interval(parts: pd.DataFrame, statistic: Statistic, clusters: Clusters | None) -> Estimate:
     numbers = cluster_of(parts.index, clusters)
     values = parts.to_numpy()
     if statistic is intervals.ratio and intervals.is_right_or_wrong(values[:, 0]):
@@ -119,9 +129,3 @@ def cluster_of(documents: pd.Index, clusters: Clusters | None) -> npt.NDArray[An
         return None
     numbers = clusters.loc[documents].to_numpy()
     return None if len(np.unique(numbers)) == len(numbers) else numbers
-
-
-def estimate(interval: Interval, factor: float = 100) -> Estimate:
-    """Return an interval as an estimate, times a factor: in percent if it is that of a share or of a score."""
-    low, high = (None if math.isnan(end) else factor * end for end in (interval.low, interval.high))
-    return Estimate(factor * interval.value, interval.n, low, high)

@@ -49,7 +49,7 @@ def joined_calls(run: FinishedRun, others: Iterable[FinishedRun], small: str, la
     """Return the calls on the documents of a run: its own, and what other runs add. `small`, `large`: the models."""
     parts = []
     for other in (run, *others):
-        if other.setup.decoding_of_others != run.setup.decoding_of_others:
+        if other.setup.non_native_decoding != run.setup.non_native_decoding:
             continue
         calls = named_calls(other)
         same = other.samples.target.reindex(run.samples.index) == run.samples.target
@@ -86,13 +86,8 @@ def replay(
     `calls`: those of `joined_calls`. `threshold`: of stops without one of their own."""
     setup = run.setup.replay_setup
     names, verifier = call_names(method, setup), Verifier(benchmark_of(run.benchmark), rules, threshold or 1.0)
-    found: dict[int, dict[str, FinishedCall]] = {document: {} for document in run.samples.index}
-    known = calls[["parsed", "answer_logprob"]]
-    known = known.astype(object).where(known.notna(), None)
-    columns = (calls.doc_id, calls.name, known.parsed, known.answer_logprob, calls.score, calls.output_tokens)
-    for document, name, *values in zip(*columns, strict=True):
-        found[document][name] = FinishedCall(*values)
-    rows = [_replayed(method, verifier, names, of_document) for of_document in found.values()]
+    finished = _by_document(run, calls).values()
+    rows = [_replayed(method, verifier, names, document_calls) for document_calls in finished]
     if not rows or any(row is None for row in rows):
         return None
     numbers = {"score": float, "output_tokens": float}
@@ -119,6 +114,16 @@ def replay(
     )
 
 
+def _by_document(run: FinishedRun, calls: pd.DataFrame) -> dict[int, dict[str, FinishedCall]]:
+    found: dict[int, dict[str, FinishedCall]] = {document: {} for document in run.samples.index}
+    known = calls[["parsed", "answer_logprob"]]
+    known = known.astype(object).where(known.notna(), None)
+    columns = (calls.doc_id, calls.name, known.parsed, known.answer_logprob, calls.score, calls.output_tokens)
+    for document, name, *values in zip(*columns, strict=True):
+        found[document][name] = FinishedCall(*values)
+    return found
+
+
 def _replayed(
     method: Method, verifier: Verifier, names: Mapping[str, AskCalls], calls: Mapping[str, FinishedCall]
 ) -> dict[str, Any] | None:
@@ -131,11 +136,11 @@ def _replayed(
             row = {"exit": step.exit, "parsed": answer.parsed, "score": answer.score}
             return row | {"output_tokens": sum(made.values()), "calls": frozenset(made)}
         for ask in step:
-            of_ask = names[ask.name]
-            needed = [str(name) for name in dict.fromkeys((of_ask.thinking, of_ask.answer))]
+            ask_calls = names[ask.name]
+            needed = [str(name) for name in dict.fromkeys((ask_calls.thinking, ask_calls.answer))]
             if any(name not in calls for name in needed):
                 return None
-            for name in (*needed, str(of_ask.score)):  # `explain` and `think` are one call in a task with prompt E
+            for name in (*needed, str(ask_calls.score)):  # `explain` and `think` are one call in a task with prompt E
                 if name in calls:
                     made[name] = calls[name].output_tokens
             answers[ask.name] = calls[needed[-1]]

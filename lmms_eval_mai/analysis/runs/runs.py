@@ -3,22 +3,23 @@
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 import numpy as np
 import pandas as pd
 
 from lmms_eval_mai.analysis import paper_numbers
+from lmms_eval_mai.analysis.intervals import Estimate
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
-from lmms_eval_mai.analysis.report import Column, Estimate, Row
+from lmms_eval_mai.analysis.report import Column, Row
 from lmms_eval_mai.analysis.runs import metrics
-from lmms_eval_mai.analysis.runs.folders import FinishedRun
+from lmms_eval_mai.analysis.runs.folders import FinishedRun, read_runs
 from lmms_eval_mai.analysis.runs.metrics import Clusters, Comparison
 from lmms_eval_mai.analysis.runs.replay import joined_calls, named_calls, replay
 from lmms_eval_mai.analysis.runs.setups import FAMILIES, NAMES, MethodFamily, Options, Setup
-from lmms_eval_mai.contract import SIDES, Side
+from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.agreement import AgreementRules
-from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import FULL_RT, MAI, Ask, Method, Stop
 
 
@@ -33,19 +34,30 @@ def name_columns(runs: "Runs", run: Callable[[Row], FinishedRun], name: str = "m
 class Runs:
     """The run of each benchmark and setup, and sentences about the others."""
 
-    def __init__(self, read: Sequence[FinishedRun], gaps: Sequence[str] = ()) -> None:
+    @classmethod
+    def read(cls, folders: Sequence[Path]) -> "Runs":
+        """Read the runs in the folders. Raises `ArgumentError` if a folder does not exist, or if there is no run."""
+        found, gaps = read_runs(folders)
+        if not found:
+            raise ArgumentError(
+                f"{', '.join(map(str, folders))}: there is no run of lmms-eval. Run lmms-eval with --output_path and "
+                f"--log_samples, and give that path. {' '.join(gaps)}"
+            )
+        return cls(found, gaps)
+
+    def __init__(self, found: Sequence[FinishedRun], gaps: Sequence[str] = ()) -> None:
         self.gaps = list(gaps)
         self.runs: dict[tuple[str, Setup], FinishedRun] = {}
-        in_order = sorted(read, key=lambda run: (run.documents, run.file.name), reverse=True)
+        in_order = sorted(found, key=lambda run: (run.documents, run.file.name), reverse=True)
         for run in in_order:  # of several runs of one setup, that with the most documents is used, else the newest
             used = self.runs.setdefault((run.benchmark, run.setup), run)
             if used is not run:
                 self.gaps.append(
                     f"{run.file}: {run.task} is not used: {used.file} is a run of the same method, models and options."
                 )
-        self.unused = [run for run in read if run not in self.runs.values()]
+        self.unused = [run for run in found if run not in self.runs.values()]
         for run in in_order:
-            for short_run in short_answers(run) if run not in self.unused else ():
+            for short_run in short_answer_replays(run) if run not in self.unused else ():
                 self.add(short_run)
         self._clusters = {name: _clusters(self.select(benchmark=name)) for name in self.benchmarks()}
         self.calls = functools.cache(self._calls)
@@ -79,10 +91,6 @@ class Runs:
 
         runs = (run for run in self.runs.values() if run.setup.family in chosen and benchmark in ("", run.benchmark))
         return sorted(runs, key=key)
-
-    def short_answer_run(self, run: FinishedRun, side: Side) -> FinishedRun | None:
-        """Return the run of one model of a pair with S, or with the own prompt of another task."""
-        return self.get(run.benchmark, run.setup.short_answers(side))
 
     def full_rt(self, run: FinishedRun) -> FinishedRun | None:
         """Return Full RT of the pair of a cascade with the same thinking; of the large model's short answers, that with
@@ -126,7 +134,7 @@ class Runs:
     def add_replays(self, methods: Sequence[Method], thresholds: Sequence[float]) -> Iterator[str]:
         """Add the result of each method at each threshold, for each pair on each benchmark. Yields a sentence for each
         one that cannot be replayed."""
-        runs = self.replayable("cascade", "own", "full_rt", "alone")
+        runs = self.replayable("cascade", "solo", "full_rt", "alone")
         for method in methods:
             for threshold in thresholds if method.needs_threshold else [None]:
                 replays = [made for run in runs if (made := self.replay(run, method, threshold)) is not None]
@@ -175,36 +183,18 @@ class Runs:
 
     # --- scores, costs and comparisons ---
 
-    def clusters(self, run: FinishedRun) -> Clusters | None:
+    def clusters(self, benchmark: str) -> Clusters | None:
         """Return the cluster of each document of a benchmark. None: no two documents share an image."""
-        return self._clusters[run.benchmark]
-
-    def resampling(self, benchmark: str) -> str | None:
-        """Return a sentence that tells what intervals and p of a benchmark resample. None: single documents, and no
-        reason to doubt that they are independent of each other."""
-        clusters, name = self._clusters[benchmark], benchmark_name(benchmark)
-        if clusters is not None:
-            return (
-                f"{name}: {len(clusters):,} documents in {clusters.nunique():,} clusters that share an image or a "
-                "question. Intervals and p resample whole clusters."
-            )
-        is_known = any(run.samples.images.notna().all() for run in self.select(benchmark=benchmark))
-        if benchmark_of(benchmark).shares_images and not is_known:
-            return (
-                f"{name}: documents of this benchmark share images, and these runs do not tell which. Intervals and p "
-                "resample single documents, so they are too narrow. Runs of this version have the hashes."
-            )
-        return None
+        return self._clusters[benchmark]
 
     def _score(self, run: FinishedRun) -> Estimate | None:
         """Return the score of a run in percent, with the benchmark's metric. None: there is none."""
         is_known = run.samples.score.notna().all()
-        return metrics.score(run.samples, run.benchmark, self.clusters(run)) if is_known else None
+        return metrics.score(run.samples, run.benchmark, self.clusters(run.benchmark)) if is_known else None
 
-    def share(self, run: FinishedRun, flags: pd.Series) -> Estimate | None:
-        """Return the share of true values in percent. `flags`: one value for each answer of the run, or of some. None
-        if there are none."""
-        return metrics.score(metrics.plain(flags), "", self.clusters(run))
+    def exit_share(self, run: FinishedRun, exit: str) -> Estimate | None:
+        """Return the documents that finish at an exit, in percent of those with a trace. None: none has one."""
+        return metrics.score(metrics.plain(run.samples.exit.dropna() == exit), "", self.clusters(run.benchmark))
 
     def compare(self, first: FinishedRun, second: FinishedRun) -> Comparison | None:
         """Compare two runs on the documents that both have a score for, and the same gold answer. None: there are
@@ -212,7 +202,7 @@ class Runs:
         both = first.samples.index.intersection(second.samples.index)
         a, b = first.samples.loc[both], second.samples.loc[both]
         same = a.score.notna() & b.score.notna() & (a.target == b.target)
-        return metrics.compare(a[same], b[same], first.benchmark, self.clusters(first))
+        return metrics.compare(a[same], b[same], first.benchmark, self.clusters(first.benchmark))
 
 
 def same_documents_and_models(first: FinishedRun, second: FinishedRun) -> bool:
@@ -251,7 +241,7 @@ def _clusters(runs: Sequence[FinishedRun]) -> Clusters | None:
     return pd.Series(numbers, index=documents) if len(distinct) < len(documents) else None
 
 
-def short_answers(run: FinishedRun) -> Iterator[FinishedRun]:
+def short_answer_replays(run: FinishedRun) -> Iterator[FinishedRun]:
     """Yield the runs that are inside another one: each model with the Simple prompt. Their answers are scored here."""
     if run.setup.family == "alone" or not run.ours:
         return

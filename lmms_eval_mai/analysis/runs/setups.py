@@ -15,8 +15,8 @@ from lmms_eval_mai.method.prompts import Variant
 
 Options = tuple[tuple[str, Any], ...]
 """Names and values, sorted by name."""
-MethodFamily = Literal["alone", "full_rt", "own", "cascade"]
-FAMILIES: tuple[MethodFamily, ...] = ("alone", "full_rt", "own", "cascade")
+MethodFamily = Literal["alone", "full_rt", "solo", "cascade"]
+FAMILIES: tuple[MethodFamily, ...] = ("alone", "full_rt", "solo", "cascade")
 TRANSFER_OPTIONS = ("transfer_answer", "transfer", "sparse_delta", "sparse_layer")
 """Options that change the transfer."""
 NATIVE_OPTIONS = ("native_gen_kwargs", "max_thinking_tokens")
@@ -43,7 +43,7 @@ class Setup:
     small: str = ""
     """The small model of a pair. Empty: it is not asked."""
     variant: Variant | None = "S"
-    """The prompt of one model alone; else that of the thinking. None: another task's own prompt."""
+    """The prompt of one model alone; else that of the thinking. None: the prompt of another task."""
     two_stage: bool = False
     options: Options = ()
     """Options that can change an answer and are not at their default, such as `("anls_threshold", 0.5)`, and `rules` of
@@ -56,7 +56,7 @@ class Setup:
             return "alone"
         if not any(stop.agree or stop.sure for stop in self.method.stops):
             return "full_rt"
-        return "own" if len(self.method.sides) == 1 else "cascade"
+        return "solo" if len(self.method.sides) == 1 else "cascade"
 
     @property
     def prompt(self) -> str:
@@ -76,7 +76,7 @@ class Setup:
         return without((*TRANSFER_OPTIONS, *AGREEMENT_OPTIONS, "min_confidence", "think", "rules"), self.options)
 
     @property
-    def decoding_of_others(self) -> Options:
+    def non_native_decoding(self) -> Options:
         """The options that change the calls in which the model does not think by itself."""
         return without(NATIVE_OPTIONS, self.decoding)
 
@@ -97,11 +97,11 @@ class Setup:
 
     def alone(self, side: Side, variant: Variant | None, two_stage: bool = False) -> "Setup":
         """Return the setup of one model of this pair."""
-        options = self.decoding if variant == "native" else self.decoding_of_others
+        options = self.decoding if variant == "native" else self.non_native_decoding
         return Setup(LARGE, self.model_of(side), "", variant, two_stage, options)
 
     def short_answers(self, side: Side) -> "Setup":
-        """Return the setup of the short answers of this method: S, or the own prompt of another task."""
+        """Return the setup of the short answers of this method: S, or the prompt of another task."""
         return self.alone(side, "S" if self.variant else None)
 
     def full_rt(self) -> "Setup":

@@ -1,14 +1,12 @@
-"""Builds a report: reads the folders, makes the tables, and tells what is missing."""
+"""Makes the tables of a report, and tells what is missing or in doubt."""
 
-from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterator
 
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name, documents, family
 from lmms_eval_mai.analysis.report import Report
-from lmms_eval_mai.analysis.runs.folders import read_runs
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.tables import paper_tables, seconds, summary
-from lmms_eval_mai.errors import ArgumentError
+from lmms_eval_mai.method.benchmarks import benchmark_of
 
 SUMMARY = (summary.method_table, summary.comparison_table)
 """The tables of every report."""
@@ -18,27 +16,33 @@ CHOICES = ("paper", "all", *paper_tables.NUMBERS)
 """What `tables` may name."""
 
 
-def read(folders: Sequence[Path]) -> Runs:
-    """Return the runs in the folders. Raises `ArgumentError` if a folder does not exist, or if there is no run."""
-    runs, gaps = read_runs(folders)
-    if not runs:
-        raise ArgumentError(
-            f"{', '.join(map(str, folders))}: there is no run of lmms-eval. Run lmms-eval with --output_path and "
-            f"--log_samples, and give that path. {' '.join(gaps)}"
-        )
-    return Runs(runs, gaps)
-
-
-def of_runs(runs: Runs, tables: Collection[str] = ("all",), profile: seconds.Profile | None = None) -> Report:
+def report(runs: Runs, tables: Collection[str] = ("all",), profile: seconds.Profile | None = None) -> Report:
     """Return the report of the runs. `tables`: what to add to the summary, of `CHOICES`. `profile`: the times of Table
     11; None: the paper's."""
     chosen = paper_tables.NUMBERS if {"paper", "all"} & {*tables} else tables
     made = [table for make in SUMMARY for table in make(runs)]
-    made += paper_tables.tables(runs, chosen, profile or seconds.of_paper())
+    made += paper_tables.tables(runs, chosen, profile or seconds.papers_profile())
     common = ", ".join(f"{name}={value}" for name, value in runs.common_options())
     legend = (f"Options of all methods: {common}",) if common else ()
-    resampled = filter(None, map(runs.resampling, runs.benchmarks()))
-    return Report(tuple(made), (*runs.gaps, *resampled, *_other_numbers(runs), *_on_calibrated(runs)), legend)
+    doubts = (*_dependent_documents(runs), *_other_numbers(runs), *_on_calibrated(runs))
+    return Report(tuple(made), (*runs.gaps, *doubts), legend)
+
+
+def _dependent_documents(runs: Runs) -> Iterator[str]:
+    """Yield a sentence for each benchmark whose documents are not independent of each other, or may not be."""
+    for benchmark in runs.benchmarks():
+        clusters, name = runs.clusters(benchmark), benchmark_name(benchmark)
+        is_known = any(run.samples.images.notna().all() for run in runs.select(benchmark=benchmark))
+        if clusters is not None:
+            yield (
+                f"{name}: {len(clusters):,} documents in {clusters.nunique():,} clusters that share an image or a "
+                "question. Intervals and p resample whole clusters."
+            )
+        elif benchmark_of(benchmark).shares_images and not is_known:
+            yield (
+                f"{name}: documents of this benchmark share images, and these runs do not tell which. Intervals and p "
+                "resample single documents, so they are too narrow. Runs of this version have the hashes."
+            )
 
 
 def _other_numbers(runs: Runs) -> Iterator[str]:

@@ -10,26 +10,27 @@ import gzip
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from lmms_eval_mai import __version__
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
-from lmms_eval_mai.analysis.report import Report
-from lmms_eval_mai.analysis.runs.folders import FinishedRun, Record, records
+from lmms_eval_mai.analysis.report import Report, text
+from lmms_eval_mai.analysis.runs.folders import FinishedRun
+from lmms_eval_mai.analysis.runs.records import Record, records
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.runs.setups import FAMILIES
-from lmms_eval_mai.analysis.tables.formats import text
 from lmms_eval_mai.analysis.tables.summary import RIGHT, spent
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
 
 FOLDER = Path(__file__).parent
-X_AXIS, Y_AXIS = (42, 466), (240, 12)
-"""Where the axes of a chart begin and end, in its figure of 480 x 280."""
+X_ENDS, Y_ENDS = (42, 466), (240, 12)
+"""Coordinates of the ends of the axes, in a figure of 480 x 280."""
 TOKENS = [step * 10.0**power for power in range(-1, 6) for step in (1, 2, 5)]
 """Ticks of the logarithmic axis."""
 
@@ -52,12 +53,12 @@ def html(report: Report, runs: Runs, images: Images) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     shown = shown_runs(runs)
-    different = list(dict.fromkeys(image for of_benchmark in images.values() for image in of_benchmark.values()))
+    different = list(dict.fromkeys(image for by_document in images.values() for image in by_document.values()))
     numbers = {image: number for number, image in enumerate(different)}
     blocks = {"images": pack(different)}
     for number, run in enumerate(shown):
-        of_run = {doc_id: numbers[image] for doc_id, image in images.get(run.benchmark, {}).items()}
-        blocks[f"samples-{number}"] = pack(samples(run, of_run))
+        image_of = {doc_id: numbers[image] for doc_id, image in images.get(run.benchmark, {}).items()}
+        blocks[f"samples-{number}"] = pack(samples(run, image_of))
     script = (FOLDER / "page.js").read_text(encoding="utf-8")
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
@@ -83,40 +84,39 @@ def html(report: Report, runs: Runs, images: Images) -> str:
 # --- the figure ---
 
 
+class Axis(NamedTuple):
+    ticks: Sequence[float]
+    ends: tuple[int, int]
+    scale: Callable[[npt.ArrayLike], Any]
+
+    def coordinate(self, value: float) -> float:
+        ends = self.scale([self.ticks[0], self.ticks[-1]])
+        return round(float(np.interp(self.scale(value), ends, self.ends)), 1)
+
+
 def score_over_tokens(runs: Runs, benchmark: str) -> dict[str, Any] | None:
-    """Return the figure of a benchmark: its points and ticks with their places, and each point in words. None: no
+    """Return the figure of a benchmark: its ticks and points with their coordinates, and each point in words. None: no
     method has a score and output tokens."""
     costs = {run: sum(spent(run)[f"{side}_tokens"] or 0 for side in SIDES) for run in runs.select(benchmark=benchmark)}
     methods = [(run, tokens, score) for run, tokens in costs.items() if tokens and (score := runs.score(run))]
     if not methods:
         return None
-    ends = [end for *_, score in methods for end in (score.value, score.low, score.high) if end is not None]
-    step = next((step for step in (1, 2, 5, 10) if max(ends) - min(ends) <= 6 * step), 20)
-    x_ticks = ticks([tokens for _, tokens, _ in methods], TOKENS)
-    y_ticks = ticks(ends, range(0, 101, step))
-
-    def x(tokens: float) -> float:
-        return round(float(np.interp(np.log(tokens), np.log([x_ticks[0], x_ticks[-1]]), X_AXIS)), 1)
-
-    def y(score: float) -> float:
-        return round(float(np.interp(score, [y_ticks[0], y_ticks[-1]], Y_AXIS)), 1)
-
-    return {
-        "benchmark": benchmark_name(benchmark),
-        "x_ticks": [(x(tick), f"{tick:,g}") for tick in x_ticks],
-        "y_ticks": [(y(tick), f"{tick:g}") for tick in y_ticks],
-        "points": [
-            {
-                "x": x(tokens),
-                "y": y(score.value),
-                "low": y(score.value if score.low is None else score.low),
-                "high": y(score.value if score.high is None else score.high),
-                "family": run.setup.family,
-                "words": f"{runs.name(run.setup)}: score {score.shown(1)}, {tokens:,.1f} output tokens",
-            }
-            for run, tokens, score in methods
-        ],
-    }
+    scores = [end for *_, score in methods for end in (score.value, *score.ends)]
+    step = next((step for step in (1, 2, 5, 10) if max(scores) - min(scores) <= 6 * step), 20)
+    x = Axis(ticks([tokens for _, tokens, _ in methods], TOKENS), X_ENDS, np.log)
+    y = Axis(ticks(scores, range(0, 101, step)), Y_ENDS, np.asarray)
+    points = [
+        {
+            "x": x.coordinate(tokens),
+            "y": y.coordinate(score.value),
+            "interval": [y.coordinate(end) for end in score.ends],
+            "family": run.setup.family,
+            "words": f"{runs.name(run.setup)}: score {score.shown(1)}, {tokens:,.1f} output tokens",
+        }
+        for run, tokens, score in methods
+    ]
+    x_ticks, y_ticks = ([(axis.coordinate(tick), f"{tick:,g}") for tick in axis.ticks] for axis in (x, y))
+    return {"benchmark": benchmark_name(benchmark), "x_ticks": x_ticks, "y_ticks": y_ticks, "points": points}
 
 
 def ticks(values: Sequence[float], choices: Sequence[float]) -> list[float]:
@@ -139,7 +139,7 @@ def shown_runs(runs: Runs) -> list[FinishedRun]:
 def samples(run: FinishedRun, images: Mapping[int, int]) -> list[dict[str, Any]]:
     """Return each answer of a run with its question and its calls, by document. `images`: document -> the number of its
     image in the block of images."""
-    by_document = {record.row["doc_id"]: _sample(record) for record in records(run)}
+    by_document = {record.row["doc_id"]: _sample(record) for record in records(run.samples_file) if record}
     return [sample | {"image": images.get(doc_id)} for doc_id, sample in sorted(by_document.items())]
 
 

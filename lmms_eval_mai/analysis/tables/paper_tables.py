@@ -11,11 +11,13 @@ from dataclasses import replace
 import pandas as pd
 
 from lmms_eval_mai.analysis import paper_numbers
-from lmms_eval_mai.analysis.report import Column, Estimate, Table, table
+from lmms_eval_mai.analysis.intervals import Estimate
+from lmms_eval_mai.analysis.report import Column, Table, table
 from lmms_eval_mai.analysis.runs import metrics
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.runs import Runs, name_columns
 from lmms_eval_mai.analysis.tables.seconds import PAPERS_DEVICE, Profile
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import FULL_RT, MAI, OF_VARIANT
 
@@ -69,7 +71,7 @@ def tables(runs: Runs, chosen: Collection[str], profile: Profile) -> Iterator[Ta
     keys = [key for key, (numbers, *_) in TABLES.items() if not {*map(str, numbers)}.isdisjoint(chosen)]
     every = runs.select()
     cells = {one for run in every for one in _cells_of(runs, run)}
-    every_time = ((run, profile.of_run(run)) for run in every if "table-11" in keys)
+    every_time = ((run, profile.seconds(run)) for run in every if "table-11" in keys)
     times = {run: seconds for run, seconds in every_time if seconds is not None}
 
     @functools.cache
@@ -95,6 +97,7 @@ def tables(runs: Runs, chosen: Collection[str], profile: Profile) -> Iterator[Ta
 def _cells_of(runs: Runs, run: FinishedRun) -> Iterator[tuple[str, FinishedRun | None, str]]:
     """Yield the cells of a run in the tables, and those of the runs beside it: table, run and measure."""
     setup, benchmark = run.setup, run.benchmark
+    small_s, large_s = (runs.get(benchmark, setup.short_answers(side)) for side in SIDES)
     yield from (("table-11", run, measure) for measure in ("seconds", "speedup"))
     if setup.family == "alone":
         yield "tables-6-7-14", run, "score"
@@ -102,15 +105,12 @@ def _cells_of(runs: Runs, run: FinishedRun) -> Iterator[tuple[str, FinishedRun |
     if setup.method == FULL_RT:
         small_r = runs.get(benchmark, setup.alone("small", "R"))
         large_r = runs.get(benchmark, setup.alone("large", "R", not benchmark_of(benchmark).one_stage))
-        yield from (
-            ("table-8", other, "score") for other in (small_r, runs.short_answer_run(run, "large"), large_r, run)
-        )
-    if setup.family in ("own", "cascade"):
+        yield from (("table-8", other, "score") for other in (small_r, large_s, large_r, run))
+    if setup.family in ("solo", "cascade"):
         yield from (("table-10", run, measure) for measure in (*MAI.exits, "score"))
     if setup.method == MAI:
         small_r = runs.get(benchmark, setup.alone("small", setup.variant, setup.two_stage))
-        others = (runs.short_answer_run(run, "small"), small_r, runs.short_answer_run(run, "large"), runs.full_rt(run))
-        yield from (("table-10", other, "score") for other in others)
+        yield from (("table-10", other, "score") for other in (small_s, small_r, large_s, runs.full_rt(run)))
         if runs.get(benchmark, replace(setup, two_stage=not setup.two_stage)):
             yield from (("table-15", run, measure) for measure in (*MAI.exits[1:], "score"))
 
@@ -120,13 +120,13 @@ def _estimate(runs: Runs, run: FinishedRun, measure: str, times: Mapping[Finishe
     if measure == "score":
         return runs.score(run)
     if measure in MAI.exits:
-        is_own = measure in run.setup.method.exits
-        return runs.share(run, run.samples.exit.dropna() == measure) if is_own else None
+        has_exit = measure in run.setup.method.exits
+        return runs.exit_share(run, measure) if has_exit else None
     if measure in ("tokens", "answer_tokens"):
         calls = run.calls[run.calls.prompt == OF_VARIANT[run.setup.variant]].set_index("doc_id")
         if len(calls) != run.documents:
             return None
-        return metrics.mean(calls["output_tokens" if measure == "tokens" else measure], runs.clusters(run))
+        return metrics.mean(calls["output_tokens" if measure == "tokens" else measure], runs.clusters(run.benchmark))
     if run not in times:
         return None
     if measure == "seconds":

@@ -53,7 +53,7 @@ class Profile:
     models: Mapping[str, ModelTimes]
     """Name of a model as runs have it (`identity`) -> its times."""
 
-    def of_run(self, run: FinishedRun) -> pd.Series | None:
+    def seconds(self, run: FinishedRun) -> pd.Series | None:
         """Return the seconds of each document of a run by its doc_id. None: the profile lacks a model that was called,
         or a document has no calls."""
         seconds = pd.Series(0.0, index=run.samples.index)
@@ -64,8 +64,8 @@ class Profile:
                 continue
             if times is None:
                 return None
-            of_calls = pd.Series(times.seconds(calls.prompt_tokens, calls.output_tokens), calls.doc_id)
-            seconds = seconds.add(of_calls.groupby(level=0).sum(), fill_value=0)
+            call_seconds = pd.Series(times.seconds(calls.prompt_tokens, calls.output_tokens), calls.doc_id)
+            seconds = seconds.add(call_seconds.groupby(level=0).sum(), fill_value=0)
         return seconds if seconds.gt(0).all() else None
 
 
@@ -81,7 +81,7 @@ def read(name: str) -> Profile:
         raise ArgumentError(f"--profile {name} is not a profile: experiments/latency/calls.py writes one.") from None
 
 
-def of_paper() -> Profile:
+def papers_profile() -> Profile:
     """Return the times of Qwen3-VL 2B, 4B and 8B on one H100 (Tables 3 and 4)."""
     third, fourth = paper_numbers.table(3), paper_numbers.table(4)
     lengths = [column["tokens"] for column in third["columns"]]

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import NamedTuple
 
 from lmms_eval_mai.analysis import intervals
-from lmms_eval_mai.analysis.report import Column, Estimate, Table, table
+from lmms_eval_mai.analysis.intervals import Estimate
+from lmms_eval_mai.analysis.report import Column, Table, table
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.metrics import Comparison
 from lmms_eval_mai.analysis.runs.runs import Runs, name_columns
@@ -40,8 +42,8 @@ def method_table(runs: Runs) -> Iterator[Table]:
         return spent(run)[name]
 
     def share(exit: str, run: FinishedRun) -> Estimate | None:
-        exits = run.samples.exit.dropna()
-        return runs.share(run, exits == exit) if run.setup.family in ("cascade", "own") and exit in set(exits) else None
+        has_exit = run.setup.family in ("cascade", "solo") and exit in set(run.samples.exit)
+        return runs.exit_share(run, exit) if has_exit else None
 
     every = runs.select()
     exits = [exit for method in (*METHODS.values(), *(run.setup.method for run in every)) for exit in method.exits]
@@ -68,8 +70,15 @@ def method_table(runs: Runs) -> Iterator[Table]:
 
 # --- the cascades against the others ---
 
-Against = tuple[FinishedRun, FinishedRun, Comparison, float]
-"""A cascade, another method, their comparison, and its p adjusted for the number of them (Holm)."""
+
+class Against(NamedTuple):
+    """A cascade and another method of its models."""
+
+    cascade: FinishedRun
+    other: FinishedRun
+    comparison: Comparison
+    adjusted_p: float
+    """For the number of other methods (Holm)."""
 
 
 def comparisons(runs: Runs) -> Iterator[Against]:
@@ -86,20 +95,20 @@ def comparisons(runs: Runs) -> Iterator[Against]:
             and (comparison := runs.compare(run, other)) is not None
         ]
         adjusted = intervals.holm([comparison.p for *_, comparison in compared])
-        yield from ((*one, p) for one, p in zip(compared, adjusted, strict=True))
+        yield from (Against(*one, p) for one, p in zip(compared, adjusted, strict=True))
 
 
 def comparison_table(runs: Runs) -> Iterator[Table]:
     """Yield each cascade against every other method on the same documents."""
     columns: list[Column[Against]] = [
-        *name_columns(runs, lambda row: row[0], "cascade"),
-        Column("against", "text", 0, lambda row: runs.name(row[1].setup)),
-        Column("n", "count", 0, lambda row: row[2].difference.n),
-        Column("difference", "percent", 2, lambda row: row[2].difference),
-        Column("only cascade\nright", "count", 0, lambda row: row[2].only_first),
-        Column("only other\nright", "count", 0, lambda row: row[2].only_second),
-        Column("p", "p", 0, lambda row: row[2].p),
-        Column("p,\nadjusted", "p", 0, lambda row: row[3]),
+        *name_columns(runs, lambda row: row.cascade, "cascade"),
+        Column("against", "text", 0, lambda row: runs.name(row.other.setup)),
+        Column("n", "count", 0, lambda row: row.comparison.difference.n),
+        Column("difference", "percent", 2, lambda row: row.comparison.difference),
+        Column("only cascade\nright", "count", 0, lambda row: row.comparison.only_first),
+        Column("only other\nright", "count", 0, lambda row: row.comparison.only_second),
+        Column("p", "p", 0, lambda row: row.comparison.p),
+        Column("p,\nadjusted", "p", 0, lambda row: row.adjusted_p),
     ]
     title = "Cascades against each other method: paired difference of the scores in points"
     notes = (

@@ -11,7 +11,7 @@ import pytest
 from support.processes import DEMO_DOCUMENTS, Command, strike
 from support.reproduce import RUNS
 
-from lmms_eval_mai.analysis.tables.build import read
+from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.method.methods import MAI, MAI_CONFIDENCE
 from lmms_eval_mai.run.config import parse
 
@@ -74,7 +74,7 @@ def test_killed_command_has_the_results_of_an_undisturbed_run_and_makes_no_call_
     mai = found["demo/mai/shapes_s"]
     assert [result(sample) for sample in mai] == [result(sample) for sample in demo_run[1]]
     assert all(call["shared"] for sample in mai for call in sample["token_counts"][0]["calls"])
-    runs = read([tmp_path / "out"])
+    runs = Runs.read([tmp_path / "out"])
     paper, confident = sorted(runs.select("cascade"), key=lambda run: run.setup.method != MAI)
     threshold = parse({"pair": "demo", "method": "mai_confidence"}).thresholds.of("shapes")
     # What the report shows of this threshold.
