@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lmms_eval_mai.analysis.calibrate.choice import threshold_index
-from lmms_eval_mai.analysis.calibrate.losses import BASELINES, THRESHOLDS, Losses, Promise, losses_of_runs
+from lmms_eval_mai.analysis.calibrate import BASELINES, THRESHOLDS, Losses, Promise, losses_of_runs, threshold_index
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.method.methods import METHODS
 

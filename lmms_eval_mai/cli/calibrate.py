@@ -15,8 +15,7 @@ from lmms_eval_mai.cli.terminal import tell
 from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from lmms_eval_mai.analysis.calibrate.choice import Choice
-    from lmms_eval_mai.analysis.calibrate.losses import Promise
+    from lmms_eval_mai.analysis.calibrate import Choice, Promise
     from lmms_eval_mai.analysis.runs.runs import Runs
 
 
@@ -38,8 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(given: argparse.Namespace) -> int:
     """Print the thresholds and write the file. Returns 1 if no threshold keeps the promise. Raises a `MaiError`."""
-    from lmms_eval_mai.analysis.calibrate import losses
-    from lmms_eval_mai.analysis.calibrate.choice import Choice, choice_table, promised, refusal, threshold_index
+    from lmms_eval_mai.analysis.calibrate import (
+        Choice,
+        choice_table,
+        losses_of_runs,
+        promised,
+        refusal,
+        threshold_index,
+    )
     from lmms_eval_mai.analysis.report import Report, markdown
     from lmms_eval_mai.analysis.runs.runs import Runs
 
@@ -47,7 +52,7 @@ def main(given: argparse.Namespace) -> int:
     runs = Runs.read(given.folders)
     for gap in runs.gaps:
         tell(gap)
-    found = losses.losses_of_runs(runs, promise)
+    found = losses_of_runs(runs, promise)
     choices = [Choice(one, threshold_index(one.values, one.is_exact, promise)) for one in found]
     print(markdown(Report(tuple(choice_table(choices, promise)))))
     for choice in choices:
@@ -68,7 +73,7 @@ def main(given: argparse.Namespace) -> int:
 
 def _promise(given: argparse.Namespace) -> "Promise":
     """Return the promise that the options ask for. Raises `ArgumentError`."""
-    from lmms_eval_mai.analysis.calibrate.losses import BASELINES, Promise
+    from lmms_eval_mai.analysis.calibrate import BASELINES, Promise
     from lmms_eval_mai.method import files
 
     if not 0 < given.max_loss < 100:

@@ -14,8 +14,15 @@ from support.folders import Answers, World
 from support.logs import logged
 from support.own_command import refusal, run_command
 
-from lmms_eval_mai.analysis.calibrate.choice import Choice, accepts, threshold_index
-from lmms_eval_mai.analysis.calibrate.losses import BASELINES, THRESHOLDS, Promise, losses_of_runs
+from lmms_eval_mai.analysis.calibrate import (
+    BASELINES,
+    THRESHOLDS,
+    Choice,
+    Promise,
+    accepts,
+    losses_of_runs,
+    threshold_index,
+)
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, METHODS, NEVER, OWN_THINKING

@@ -12,8 +12,7 @@ METHOD = "lmms_eval_mai.method"
 NOT_PUBLIC = {
     "promise": {
         "lmms_eval_mai.analysis",
-        "lmms_eval_mai.analysis.calibrate.choice",
-        "lmms_eval_mai.analysis.calibrate.losses",
+        "lmms_eval_mai.analysis.calibrate",
         "lmms_eval_mai.analysis.runs.runs",
     },  # what it tests
     "latency": {
