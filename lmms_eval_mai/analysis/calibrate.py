@@ -169,7 +169,7 @@ def _documents(runs: Runs, run: FinishedRun, promise: Promise) -> pd.DataFrame |
     names = call_names(method, run.setup.replay_setup)
     sure = calls[calls.name == str(names[promise.stop.sure].answer)].set_index("doc_id").answer_logprob
     cheapest, never, baseline = (
-        replay(run, calls, steps, threshold, run.rules)
+        replay(run, calls, steps, threshold)
         for steps, threshold in ((method, THRESHOLDS[-1]), (method, NEVER), (promise.baseline, None))
     )
     if cheapest is None or never is None or baseline is None or sure.isna().all():

@@ -68,8 +68,8 @@ def test_a_replay_does_what_the_steps_say(two_stage: tuple[str, World, Runs], me
         exit, answer, calls = world.walk(one, method, suffix)  # a loop over the steps
         assert (made.exit, made.parsed or "", made.score) == (exit, answer, answer == "red")
         assert made.output_tokens == sum(call["output_tokens"] for call in calls)
-        of_document = found.calls[found.calls.doc_id == made.Index]
-        assert sorted(of_document.side) == sorted(call["side"] for call in calls)
+        document_calls = found.calls[found.calls.doc_id == made.Index]
+        assert sorted(document_calls.side) == sorted(call["side"] for call in calls)
     assert set(found.samples.exit) == set(method.exits)
 
 
@@ -128,7 +128,7 @@ def check(
     dataclasses.replace(world, agree=agree, options=options).write(folder / "other", "mai", suffix)
     runs = Runs.read([folder / "runs"])
     ((run,), (expected,)) = (Runs.read([folder / name]).select("cascade") for name in ("runs", "other"))
-    found = runs.replay(run, MAI, None, AgreementRules(**options))
+    found = runs.replay(dataclasses.replace(run, rules=AgreementRules(**options)), MAI)
     assert found is not None
     assert list(expected.samples.exit) != list(run.samples.exit)
     for column in ("exit", "score", "output_tokens"):
@@ -169,7 +169,7 @@ def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer
     dataclasses.replace(loose, documents=others).write(tmp_path, "full_rt", time="20260102_000000")
     runs = Runs.read([tmp_path])
     (run,) = runs.select("cascade")
-    assert runs.replay(run, MAI, None, AgreementRules(0.85)) is None
+    assert runs.replay(dataclasses.replace(run, rules=AgreementRules(0.85)), MAI) is None
 
 
 def test_methods_are_replayed_once_for_each_pair_transfer_and_rule_of_agreement(tmp_path: Path) -> None:

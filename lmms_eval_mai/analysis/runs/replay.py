@@ -16,7 +16,6 @@ import pandas as pd
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.setups import Setup
 from lmms_eval_mai.contract import SIDES
-from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import Method, Stop
 from lmms_eval_mai.method.walk import AskCalls, Verifier, calls_of, walk
@@ -79,13 +78,11 @@ class FinishedCall(NamedTuple):
     output_tokens: float
 
 
-def replay(
-    run: FinishedRun, calls: pd.DataFrame, method: Method, threshold: float | None, rules: AgreementRules
-) -> FinishedRun | None:
-    """Return what a method would have done on the documents of a run, as a run without times. None: a call is missing.
-    `calls`: those of `joined_calls`. `threshold`: of stops without one of their own."""
+def replay(run: FinishedRun, calls: pd.DataFrame, method: Method, threshold: float | None = None) -> FinishedRun | None:
+    """Return what a method would have done on the documents of a run, with its rules of agreement, as a run without
+    times. None: a call is missing. `calls`: those of `joined_calls`. `threshold`: of stops without one of their own."""
     setup = run.setup.replay_setup
-    names, verifier = call_names(method, setup), Verifier(benchmark_of(run.benchmark), rules, threshold or 1.0)
+    names, verifier = call_names(method, setup), Verifier(benchmark_of(run.benchmark), run.rules, threshold or 1.0)
     finished = _by_document(run, calls).values()
     rows = [_replayed(method, verifier, names, document_calls) for document_calls in finished]
     if not rows or any(row is None for row in rows):

@@ -19,7 +19,6 @@ from lmms_eval_mai.analysis.runs.replay import joined_calls, named_calls, replay
 from lmms_eval_mai.analysis.runs.setups import FAMILIES, NAMES, MethodFamily, Options, Setup
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.methods import FULL_RT, MAI, Ask, Method, Stop
 
 
@@ -125,11 +124,9 @@ class Runs:
                     found.append(run)
         return found
 
-    def replay(
-        self, run: FinishedRun, method: Method, threshold: float | None = None, rules: AgreementRules | None = None
-    ) -> FinishedRun | None:
+    def replay(self, run: FinishedRun, method: Method, threshold: float | None = None) -> FinishedRun | None:
         """Return what a method would have done on the documents of a run. None: a call is not known."""
-        return replay(run, self.calls(run), method, threshold, rules or run.rules)
+        return replay(run, self.calls(run), method, threshold)
 
     def add_replays(self, methods: Sequence[Method], thresholds: Sequence[float]) -> Iterator[str]:
         """Add the result of each method at each threshold, for each pair on each benchmark. Yields a sentence for each
@@ -247,6 +244,6 @@ def short_answer_replays(run: FinishedRun) -> Iterator[FinishedRun]:
         return
     for side in SIDES:
         method = Method(side, (Ask(side, "simple"), Stop(side, f"{side}.simple")))
-        made = replay(run, named_calls(run), method, None, run.rules)
+        made = replay(run, named_calls(run), method)
         if made is not None:
             yield made
