@@ -16,6 +16,7 @@ from lmms_eval_mai.method.prompts import Variant
 Options = tuple[tuple[str, Any], ...]
 """Names and values, sorted by name."""
 MethodFamily = Literal["alone", "full_rt", "solo", "cascade"]
+"""alone: one call of one model. full_rt: no condition. solo: one model with a condition. cascade: both models."""
 FAMILIES: tuple[MethodFamily, ...] = ("alone", "full_rt", "solo", "cascade")
 TRANSFER_OPTIONS = ("transfer_answer", "transfer", "sparse_delta", "sparse_layer")
 """Options that change the transfer."""
@@ -51,7 +52,6 @@ class Setup:
 
     @property
     def family(self) -> MethodFamily:
-        """One model alone; a method without a condition; one with a single model; a cascade of both models."""
         if self.method == LARGE:
             return "alone"
         if not any(stop.agree or stop.sure for stop in self.method.stops):
