@@ -111,7 +111,7 @@ def wall_s_by_task(tasks: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     """Return the wall time of each task of a run. The time between the ends of two documents belongs to the task of the
     second one, because documents of several tasks are open at the same time. Empty: not known. `tasks`: task -> its
     calls."""
-    calls = pd.concat({task: calls for task, calls in tasks.items() if len(calls)}, names=["task"]).reset_index("task")
+    calls = pd.concat(tasks, names=["task"]).reset_index("task")
     ends = calls.started_at + calls.seconds
     if ends.isna().any():
         return {}

@@ -117,10 +117,13 @@ class Runs:
         found: list[FinishedRun] = []
         for family in families:
             for run in sorted(self.select(family), key=rank):
-                same = [other for other in found if same_documents_and_models(other, run)]
-                is_new = run.rules not in [other.rules for other in same] if family == "cascade" else not same
-                asks_large = run.ours and not run.is_replay and bool((run.calls.side == "large").any())
-                if is_new and _is_whole(run, is_scored) and (family == "cascade" or asks_large):
+                rules = [other.rules for other in found if same_documents_and_models(other, run)]
+                if family == "cascade":
+                    is_used = run.rules not in rules
+                else:
+                    asks_large = run.ours and not run.is_replay and bool((run.calls.side == "large").any())
+                    is_used = asks_large and not rules
+                if is_used and _is_whole(run, is_scored):
                     found.append(run)
         return found
 
