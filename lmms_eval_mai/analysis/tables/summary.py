@@ -38,9 +38,6 @@ def spent(run: FinishedRun) -> dict[str, float | None]:
 def method_table(runs: Runs) -> Iterator[Table]:
     """Yield score, output tokens, exits and seconds of every method."""
 
-    def cost(name: str, run: FinishedRun) -> float | None:
-        return spent(run)[name]
-
     def share(exit: str, run: FinishedRun) -> Estimate | None:
         has_exit = run.setup.family in ("cascade", "solo") and exit in set(run.samples.exit)
         return runs.exit_share(run, exit) if has_exit else None
@@ -53,10 +50,10 @@ def method_table(runs: Runs) -> Iterator[Table]:
         *name_columns(runs, lambda run: run),
         Column("n", "count", 0, lambda run: run.documents),
         Column("score", "percent", 1, runs.score),
-        Column("small\ntokens", "number", 1, partial(cost, "small_tokens")),
-        Column("large\ntokens", "number", 1, partial(cost, "large_tokens")),
+        Column("small\ntokens", "number", 1, lambda run: spent(run)["small_tokens"]),
+        Column("large\ntokens", "number", 1, lambda run: spent(run)["large_tokens"]),
         *(Column(exit.replace("_", "_\n"), "brief", 1, partial(share, exit)) for exit in ordered),
-        Column("wall s", "number", 3, partial(cost, "wall_s")),
+        Column("wall s", "number", 3, lambda run: spent(run)["wall_s"]),
     ]
     note = (
         "Brackets: 95% intervals. Compare seconds on one machine only; runs that share calls have none. Own thinking "
