@@ -47,11 +47,11 @@ def test_the_example_of_the_documentation_answers_its_questions(tmp_path: Path, 
 def test_the_time_between_the_ends_of_two_documents_belongs_to_the_task_of_the_second_one() -> None:
     ends = {"pope_s": (10.0, 30.0), "pope_r": (14.0, 31.0)}
     rows = {
-        task: [{"doc_id": number, "started_at": end - 0.5, "seconds": 0.5} for number, end in enumerate(of_task)]
-        for task, of_task in ends.items()
+        task: [{"doc_id": number, "started_at": end - 0.5, "seconds": 0.5} for number, end in enumerate(several)]
+        for task, several in ends.items()
     }
     columns = {name: 0 for name, (kind, _) in CALLS.items() if kind is int}
-    calls = {task: samples_and_calls([], [columns | row for row in of_task]).calls for task, of_task in rows.items()}
+    calls = {task: samples_and_calls([], [columns | row for row in several]).calls for task, several in rows.items()}
     assert wall_s_by_task(calls) == {"pope_s": 0.5 + 16, "pope_r": 4 + 1}
     calls["pope_r"].loc[0, "seconds"] = None  # it is shared
     assert wall_s_by_task(calls) == {}

@@ -15,7 +15,7 @@ from lmms_eval_mai.analysis.intervals import Estimate
 from lmms_eval_mai.analysis.report import FORMATS, Column, Report, Table, text
 
 
-def of_table(table: Table) -> Report:
+def one_table(table: Table) -> Report:
     return Report((table,))
 
 
@@ -63,7 +63,7 @@ def test_markdown_has_all_tables_and_what_is_missing(found: Report) -> None:
     headings = [one for one in shown.split("\n") if one.startswith("#")]
     assert headings == [f"## {table.title}" for table in found.tables]
     bars = Table("x", "X", (Column("a", "text", 1, str),), (("a|b",),))
-    assert "a\\|b" in FORMATS["markdown"](of_table(bars))
+    assert "a\\|b" in FORMATS["markdown"](one_table(bars))
     assert "\n* POPE: the paper has 9000 documents and these runs 200, so " in shown
 
 
@@ -84,7 +84,7 @@ def test_latex_has_a_table_environment_for_each_table_and_escapes_special_charac
     shown = FORMATS["latex"](found)
     assert shown.count(r"\begin{tabular}") == shown.count(r"\end{tabular}") == len(found.tables)
     columns = (Column("a_b", "text", 1, str), Column("n", "count", 1, str), Column("p", "p", 1, str))
-    lines = FORMATS["latex"](of_table(Table("x", "X, %", columns, (("x_1 #{}~^\\", 3, 0.0004),)))).split("\n")
+    lines = FORMATS["latex"](one_table(Table("x", "X, %", columns, (("x_1 #{}~^\\", 3, 0.0004),)))).split("\n")
     assert r"\caption{X, \%}" in lines
     assert r"\toprule" in lines and r"a\_b & n & p \\" in lines
     assert lines[lines.index(r"\midrule") + 1].startswith(r"x\_1 \#\{\}")

@@ -81,12 +81,12 @@ def two_means() -> np.ndarray:
     ],
 )
 def test_bootstrap_has_the_interval_of_scipys_bootstrap(parts: np.ndarray, statistic: Statistic) -> None:
-    def of_rows(rows: np.ndarray, axis: int) -> np.ndarray:
+    def resampled(rows: np.ndarray, axis: int) -> np.ndarray:
         return statistic(np.moveaxis(parts.T[:, rows.astype(int)].sum(axis=axis), 0, -1))
 
     found, rows = bootstrap(parts, statistic), (np.arange(len(parts)),)
     assert found == bootstrap(parts, statistic)  # in every report
-    expected = stats.bootstrap(rows, of_rows, vectorized=True, n_resamples=2999, method="percentile", random_state=1)
+    expected = stats.bootstrap(rows, resampled, vectorized=True, n_resamples=2999, method="percentile", random_state=1)
     ends = expected.confidence_interval
     assert (found.low, found.high) == pytest.approx((ends.low, ends.high), abs=0.006)
 

@@ -109,9 +109,9 @@ def test_comparisons_have_the_paired_difference_and_mcnemars_p(made: Any) -> Non
     runs, found = made
     compared = rows(found, "comparisons")
     assert len(compared) == 8 + 7
-    for cascade, of_cascade in pd.DataFrame(compared).groupby("cascade"):
+    for cascade, group in pd.DataFrame(compared).groupby("cascade"):
         p = []
-        for row in of_cascade.to_dict("records"):
+        for row in group.to_dict("records"):
             mine, other = runs[cascade].right, runs[row["against"]].right
             better, worse, n = (mine & ~other).sum(), (other & ~mine).sum(), len(mine)
             assert (row["only_cascade_right"], row["only_other_right"]) == (better, worse)
@@ -121,4 +121,4 @@ def test_comparisons_have_the_paired_difference_and_mcnemars_p(made: Any) -> Non
             assert estimate(row, "difference") == pytest.approx([100 * (better - worse) / n, *ends], abs=1e-6)
             p.append(stats.binomtest(int(better), int(better + worse)).pvalue if better + worse else 1.0)
             assert row["p"] == near(p[-1])
-        assert of_cascade.p_adjusted.tolist() == near(holm(p))
+        assert group.p_adjusted.tolist() == near(holm(p))

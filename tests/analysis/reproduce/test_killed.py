@@ -84,8 +84,8 @@ def test_killed_command_has_the_results_of_an_undisturbed_run_and_makes_no_call_
         assert list(computed.samples[column]) == list(confident.samples[column])
     final = {
         (name, sample["doc_id"], call["side"], call["prompt"], call.get("of", "")): call["total_s"]
-        for name, of_run in found.items()
-        for sample in of_run
+        for name, samples in found.items()
+        for sample in samples
         for call in sample["token_counts"][0]["calls"]
         if not call.get("shared")
     }

@@ -45,7 +45,7 @@ def test_all_tables_need_both_models_with_five_prompts_and_full_rt_and_two_runs_
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "number", "of_small", "of_large"),
+    ("benchmark", "number", "small_suffixes", "large_suffixes"),
     [
         ("pope", 6, "s e r e_s2 r_s2", "s e r e_s2 r_s2"),
         ("pope", 7, "", ""),
@@ -62,10 +62,10 @@ def test_all_tables_need_both_models_with_five_prompts_and_full_rt_and_two_runs_
     ],
 )
 def test_tables_need_single_models_with_the_prompts_of_the_paper(
-    benchmark: str, number: int, of_small: str, of_large: str
+    benchmark: str, number: int, small_suffixes: str, large_suffixes: str
 ) -> None:
     found = methods_on_tasks([number], benchmark)
-    for side, expected in zip(SIDES, (of_small, of_large), strict=True):
+    for side, expected in zip(SIDES, (small_suffixes, large_suffixes), strict=True):
         assert sorted(suffix for method, suffix in found if method.name == side) == sorted(expected.split())
     assert {method.name for method, _ in found} <= {*SIDES, *(["full_rt"] if number == 8 else [])}
 
@@ -93,11 +93,13 @@ def test_model_of_two_pairs_runs_alone_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("of_file", [None, (OWN_THINKING,), (MAI_CONFIDENCE, OWN_THINKING)])
-def test_a_threshold_adds_runs_that_the_paper_does_not_have(tmp_path: Path, of_file: tuple[Method, ...] | None) -> None:
-    file, methods, given = tmp_path / "file.json", of_file or (MAI_CONFIDENCE, OWN_THINKING), 0.7
-    if of_file:
-        chosen = {method.name: Calibrated(method, {"shapes": 0.7}, "", {"shapes": 9}) for method in of_file}
+@pytest.mark.parametrize("methods_in_file", [None, (OWN_THINKING,), (MAI_CONFIDENCE, OWN_THINKING)])
+def test_a_threshold_adds_runs_that_the_paper_does_not_have(
+    tmp_path: Path, methods_in_file: tuple[Method, ...] | None
+) -> None:
+    file, methods, given = tmp_path / "file.json", methods_in_file or (MAI_CONFIDENCE, OWN_THINKING), 0.7
+    if methods_in_file:
+        chosen = {method.name: Calibrated(method, {"shapes": 0.7}, "", {"shapes": 9}) for method in methods_in_file}
         Calibration(chosen, {"large": "b.jsonl"}).write(file)
         given = str(file)
     paper = planned(chosen=(8, 10), transfer="sparse", engine="transformers")
