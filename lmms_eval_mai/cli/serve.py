@@ -82,6 +82,6 @@ def settings_of(given: argparse.Namespace, pair: str | None) -> Settings:
         "api_key": key,
         "methods": METHODS | {method.name: method for method in map(files.load, given.methods)},
         # A web page may let a name of its own point to this machine, and ask a server here that needs no key.
-        "own_names_only": given.host in LOCAL and key is None,
+        "local_hosts_only": given.host in LOCAL and key is None,
     }
     return read(Settings, values | {name: getattr(given, name) for name in OPTIONS})

@@ -41,5 +41,5 @@ class Settings(Arguments):
     """Seconds in which the body of a request must arrive."""
     api_key: Annotated[str | None, Field(repr=False)] = None
     """The key that requests to `/v1` must have. None: no key is needed."""
-    own_names_only: bool = False
-    """Whether requests must give a name of this machine in the header `Host`."""
+    local_hosts_only: bool = False
+    """Whether the header `Host` of requests must be a name of this machine."""

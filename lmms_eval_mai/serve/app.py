@@ -27,11 +27,11 @@ from lmms_eval_mai.errors import MaiError
 from lmms_eval_mai.method.methods import THINKING
 from lmms_eval_mai.method.trace import Trace, trace_record
 from lmms_eval_mai.serve.chat_request import read_request
-from lmms_eval_mai.serve.errors import RETRY_AFTER_S, RequestError, to_request_error, wrong_path
+from lmms_eval_mai.serve.errors import RequestError, to_request_error, wrong_path
 from lmms_eval_mai.serve.question import Question, question_of
 from lmms_eval_mai.serve.service import Service
 
-OWN_NAME = re.compile(r"(localhost\.?|127(\.\d{1,3}){3}|0\.0\.0\.0|\[::1?\])(:\d*)?", re.IGNORECASE)
+LOCAL_HOST = re.compile(r"(localhost\.?|127(\.\d{1,3}){3}|0\.0\.0\.0|\[::1?\])(:\d*)?", re.IGNORECASE)
 """A header `Host` that names this machine. A web page may let a name of its own point here, but browsers do not ask DNS
 for `localhost` and addresses."""
 CLIENT_GONE = 499
@@ -92,18 +92,18 @@ class App:
         self._check_key(request)
         if self._count >= self._service.config.max_open_samples + self._settings.max_queue:
             text = "The server is full (max_open_samples and --max_queue). Send the request again later."
-            raise RequestError(429, text, "queue_full", headers={"Retry-After": str(RETRY_AFTER_S[429])})
+            raise RequestError(429, text, "queue_full", headers={"Retry-After": "1"})
         self._count += 1
         try:
             body = await self._body(request)
             question = await asyncio.get_running_loop().run_in_executor(self._readers, self._question, body)
         finally:
             self._count -= 1
-        kind = "text/event-stream" if question.request.stream else "application/json"
-        return LateResponse(self._parts(question), media_type=kind)
+        media_type = "text/event-stream" if question.request.stream else "application/json"
+        return LateResponse(self._parts(question), media_type=media_type)
 
     def _check_host(self, request: Request) -> None:
-        if self._settings.own_names_only and not OWN_NAME.fullmatch(request.headers.get("host", "")):
+        if self._settings.local_hosts_only and not LOCAL_HOST.fullmatch(request.headers.get("host", "")):
             text = "The header Host is not a name of this machine: use 127.0.0.1, or start with --api_key_env."
             raise RequestError(400, text, "unknown_host")
 
@@ -188,11 +188,11 @@ async def reply_of(question: Question, results: AsyncIterable[Call | Trace]) -> 
     its own.
     """
     request, role, thinking = question.request, {"role": "assistant"}, {}
-    named = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
+    reply = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
 
-    def choice(kind: str, message: Mapping[str, Any], reason: str | None = None, **fields: Any) -> dict[str, Any]:
-        only = {"index": 0, kind: message, "finish_reason": reason, "logprobs": None}
-        return {**named, "object": f"chat.completion{'.chunk' * (kind == 'delta')}", "choices": [only], **fields}
+    def choice(field: str, message: Mapping[str, Any], reason: str | None = None, **fields: Any) -> dict[str, Any]:
+        only = {"index": 0, field: message, "finish_reason": reason, "logprobs": None}
+        return {**reply, "object": f"chat.completion{'.chunk' * (field == 'delta')}", "choices": [only], **fields}
 
     async for result in results:
         if isinstance(result, Call):
@@ -220,7 +220,6 @@ async def reply_of(question: Question, results: AsyncIterable[Call | Trace]) -> 
 
 
 def data_part(value: Mapping[str, Any]) -> bytes:
-    """Return a value as a part of a streamed reply."""
     return f"data: {json.dumps(value)}\n\n".encode()
 
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, Self
 
 import PIL.Image
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
 
 from lmms_eval_mai.contract import Image
 from lmms_eval_mai.engines.arguments import did_you_mean
@@ -71,14 +70,9 @@ def _read_image(image_url: Any) -> EncodedImage:
         raise ValueError(f"expected a whole {', '.join(FORMATS)} file in base64 ({reason})") from None
 
 
-def wrong(message: str, *place: str | int) -> ValidationError:
-    """Return an error for a validator. `message`: sentences. `place`: the wrong field inside the validated part."""
-    error = PydanticCustomError("sentence", "{message}", {"message": message})
-    return ValidationError.from_exception_data("request", [{"type": error, "loc": place, "input": None}])
-
-
 class Fields(BaseModel):
-    """A part of the body. null counts as not given, and other fields are ignored, as clients send many of them."""
+    """A part of the body. null counts as not given, and other fields are ignored, as clients send many of them. A
+    `RequestError` of a validator is raised as it is."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="ignore")
 
@@ -89,8 +83,6 @@ class Fields(BaseModel):
 
 
 class Part(Fields):
-    """A text or an image of a message."""
-
     type: Literal["text", "image_url"]
     text: str = ""
     image_url: Annotated[EncodedImage | None, PlainValidator(_read_image)] = None
@@ -101,8 +93,6 @@ def _listed(content: Any) -> Any:
 
 
 class Message(Fields):
-    """A message of the chat."""
-
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[list[Part], Field(max_length=256, fail_fast=True), BeforeValidator(_listed)] = []
 
@@ -115,7 +105,6 @@ class Message(Fields):
         return sorted(parts, key=lambda part: isinstance(part, str)) if is_text_first else parts
 
     def images(self) -> list[EncodedImage]:
-        """Return the images of the message."""
         return [part.image_url for part in self.content if part.image_url]
 
 
@@ -133,8 +122,6 @@ class MaiOptions(Fields):
 
 
 class StreamOptions(Fields):
-    """What a streamed reply has besides the text."""
-
     include_usage: bool = False
 
 
@@ -162,26 +149,27 @@ class ChatRequest(NextToken, Fields):
         for name, allowed in OTHER_REPLY.items():
             if body.get(name) not in NOTHING + allowed:
                 text = f"Only {name}={json.dumps(allowed[0])} is" if allowed else f"{name} is not"
-                raise wrong(f"{text} supported. Leave it out.", name)
+                raise bad_request(f"{text} supported. Leave it out.", name)
         unknown = [name for name in body if name not in cls.model_fields and name not in OTHER_REPLY]
         for name in unknown[:100]:  # a hostile body may have 100,000
             if near := get_close_matches(name[:100], cls.model_fields, cutoff=0.85):
-                raise wrong(f"{name[:100]} is unknown. Did you mean {near[0]}?", name)
+                raise bad_request(f"{name[:100]} is unknown. Did you mean {near[0]}?", name)
         return body
 
     @model_validator(mode="after")
     def _check_turns(self) -> Self:
         for number, message in enumerate(self.messages):
-            name = f"messages[{number}] has the role {message.role}"
+            name = f"messages[{number}]"
+            has = f"{name} has the role {message.role}"
             if number and message.role in ("system", "developer"):
-                raise wrong(f"{name}. Only the first message may have it.", "messages", number, "role")
+                raise bad_request(f"{has}. Only the first message may have it.", f"{name}.role")
             if message.role != "user" and message.images():
-                raise wrong(f"{name} and an image. Only the user may send images.", "messages", number, "content")
+                raise bad_request(f"{has} and an image. Only the user may send images.", f"{name}.content")
             is_last = number == len(self.messages) - 1
             if is_last and message.role != "user":
-                raise wrong(f"{name}. The last message must be the question of the user.", "messages", number, "role")
+                raise bad_request(f"{has}. The last message must be the question of the user.", f"{name}.role")
             if is_last and not any(part.text.strip() for part in message.content):
-                raise wrong(f"{name} and no text. The last message needs a question.", "messages", number, "content")
+                raise bad_request(f"{has} and no text. The last message needs a question.", f"{name}.content")
         return self
 
     @property
@@ -190,7 +178,6 @@ class ChatRequest(NextToken, Fields):
         return self.max_completion_tokens or self.max_tokens
 
     def images(self) -> list[EncodedImage]:
-        """Return the images of the request."""
         return [image for message in self.messages for image in message.images()]
 
 
@@ -227,7 +214,7 @@ def _first_error(error: ValidationError) -> RequestError:
         return bad_request(f"The body is not JSON ({text}).", code="invalid_json")
     if problem["type"] == "extra_forbidden":
         text = f"{path} is unknown.{did_you_mean(str(problem['loc'][-1])[:100], MaiOptions.model_fields)}"
-    elif problem["type"] != "sentence":
+    else:
         text = f"{f'The field {path}' if path else 'The body'} is invalid: {text.rstrip('.')}."
     code = "invalid_image" if path.endswith("image_url") else "invalid_value"
     return bad_request(text, path or None, code)

@@ -12,8 +12,6 @@ from starlette.requests import Request
 from lmms_eval_mai import errors
 from lmms_eval_mai.redaction import error_text, one_line
 
-RETRY_AFTER_S = {429: 1, 503: 10}
-"""Status -> seconds after which the same request may be answered."""
 REPLIES: dict[type[Exception], tuple[int, str, str]] = {
     errors.PromptTooLong: (400, "context_length_exceeded", "The prompt does not fit the context of a model."),
     errors.UnreadableImage: (400, "invalid_image", "A model refuses an image."),
@@ -43,13 +41,11 @@ class RequestError(Exception):
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def body(self) -> dict[str, dict[str, str | None]]:
-        """Return the body of the reply."""
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        category = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": self.message, "type": category, "param": self.param, "code": self.code}}
 
 
 def bad_request(message: str, param: str | None = None, code: str = "invalid_value") -> RequestError:
-    """Return an error about a request that cannot be answered as it is."""
     return RequestError(400, message, code, param)
 
 
@@ -67,7 +63,7 @@ def to_request_error(error: Exception) -> RequestError:
         return error
     if isinstance(error, errors.ArgumentError):  # the server's engines or its decoding cannot do what is asked
         return bad_request(str(error))
-    status, code, message = next(reply for kind, reply in REPLIES.items() if isinstance(error, kind))
+    status, code, message = next(reply for raised, reply in REPLIES.items() if isinstance(error, raised))
     if isinstance(error, errors.PromptTooLong) and error.context is not None:  # some clients look for OpenAI's words
         length = "more" if error.length is None else f"at least {error.length}"
         message = f"This model's maximum context length is {error.context} tokens, and the prompt has {length}."
@@ -78,7 +74,9 @@ def to_request_error(error: Exception) -> RequestError:
     else:  # only where the error is: its message may have the text of a prompt
         where = "".join(traceback.format_tb(error.__traceback__, -5))
         logger.error(f"mai_cascade: unexpected {type(error).__name__} in a request:\n{where}")
-    seconds = error.retry_after_s or 1 if isinstance(error, errors.EndpointBusy) else RETRY_AFTER_S.get(status)
-    # Without this header, `openai` clients would send a request again that fails again.
-    headers = {"x-should-retry": "false"} if seconds is None else {"Retry-After": str(math.ceil(seconds))}
+    if status == 503:
+        seconds = error.retry_after_s or 1 if isinstance(error, errors.EndpointBusy) else 10
+        headers = {"Retry-After": str(math.ceil(seconds))}
+    else:  # without this header, `openai` clients would send a request again that fails again
+        headers = {"x-should-retry": "false"}
     return RequestError(status, message, code, "messages" if status == 400 else None, headers)

@@ -45,8 +45,8 @@ class Question:
         for role, content in self.turns:
             parts = [part.decode(next(images)) if isinstance(part, EncodedImage) else part for part in content if part]
             messages += (Message(role, tuple(merge_adjacent_text(parts))),)
-        own = () if self.sample.variant else messages
-        return replace(self.sample, doc_id=number, question=messages, own_prompt=own)
+        whole = () if self.sample.variant else messages
+        return replace(self.sample, doc_id=number, question=messages, own_prompt=whole)
 
 
 def question_of(
@@ -54,50 +54,55 @@ def question_of(
 ) -> Question:
     """Return the question of a request. `gen_kwargs`: decoding arguments that the request may replace. `methods`: those
     that requests may name. Raises `RequestError`, or `ArgumentError`, which is the fault of the request too."""
-    mai, limit = request.mai, request.token_limit
+    mai = request.mai
     turns = [(message.role.replace("developer", "system"), message.parts()) for message in request.messages]
-    parts = turns[-1][1]
+    *earlier, (_, parts) = turns
     last = max(number for number, part in enumerate(parts) if isinstance(part, str) and part.strip())
     before = "".join(f"{part}\n" for part in parts[:last] if isinstance(part, str))
-    text, variant, kind = strip_instruction(str(parts[last]))
-    text, options = find_options(before, text, mai, kind)
-    is_short = limit is not None and limit <= SHORT_ANSWER_TOKENS
-    if not (variant or options or is_short or request.images() or mai.model_fields_set - {"trace"}):
+    text, variant, answer_form = strip_instruction(str(parts[last]))
+    options = find_options(before + text, mai, answer_form)
+    if not (variant or options or _asks_for_short_answer(request)):
         return _plain_chat(request, turns, config, gen_kwargs)
-    config = _config_of(mai, config, methods)
+    if mai.options and options_of(before + text) != [option.strip() for option in options]:
+        text = with_options(text.rstrip("\n"), options)
     # A line ends before the instruction: so all prompts begin like those of the tasks of this package.
     end = "\n" if text[-1:].strip() and last == len(parts) - 1 else ""
-    turns[-1] = ("user", [*parts[:last], text + end, *parts[last + 1 :]])
+    config = _config_of(mai, config, methods)
     sample = replace(
         _sample(request, options, config, gen_kwargs),
         doc=_doc(mai.benchmark, before + text, options),
         benchmark=GENERIC if mai.benchmark is None else BENCHMARKS[mai.benchmark],
-        kind="letter" if options else mai.kind or kind or "word",
+        kind="letter" if options else mai.kind or answer_form or "word",
         variant=mai.think or variant or "S",
     )
-    return Question(request, turns, config, sample)
+    return Question(request, [*earlier, ("user", [*parts[:last], text + end, *parts[last + 1 :]])], config, sample)
 
 
 def strip_instruction(text: str) -> tuple[str, Variant | None, Kind | None]:
-    """Return a text without an instruction of the paper at its end, and the prompt and the kind of this instruction. A
-    harness that runs a task of this package on the server sends one with the question."""
-    for (variant, kind), instruction in INSTRUCTIONS.items():
+    """Return a text without an instruction of the paper at its end, and the prompt and the answer form of this
+    instruction. A harness that runs a task of this package on the server sends one with the question."""
+    for (variant, answer_form), instruction in INSTRUCTIONS.items():
         if text.rstrip().endswith(instruction):
-            return text.rstrip().removesuffix(instruction), variant, kind
+            return text.rstrip().removesuffix(instruction), variant, answer_form
     return text, None, None
 
 
-def find_options(before: str, text: str, mai: MaiOptions, kind: Kind | None) -> tuple[str, list[str]]:
-    """Return a text that shows the options of its question, and these options. `before`: the texts before it. `kind`:
-    that of its instruction. Raises `RequestError`."""
-    listed = options_of(before + text)
-    options = checked_options(mai.options) if mai.options else ([] if (mai.kind or kind) == "word" else listed)
-    if mai.options is not None and listed != [option.strip() for option in options]:
-        text = with_options(text.rstrip("\n"), options)
+def find_options(text: str, mai: MaiOptions, answer_form: Kind | None) -> list[str]:
+    """Return the options of a question: those of the request, else those that its text shows. `answer_form`: that of
+    its instruction. Raises `RequestError`, or `ArgumentError`."""
+    if mai.options:
+        options = checked_options(mai.options)
+    else:
+        options = [] if (mai.kind or answer_form) == "word" else options_of(text)
     if mai.kind is not None and mai.kind != ("letter" if options else "word"):
         sentence = "A letter needs options: give mai.options, or a line for each, as in 'A. red'. A word has none."
         raise bad_request(sentence, "mai.kind")
-    return text, options
+    return options
+
+
+def _asks_for_short_answer(request: ChatRequest) -> bool:
+    is_short = request.token_limit is not None and request.token_limit <= SHORT_ANSWER_TOKENS
+    return is_short or bool(request.images() or request.mai.model_fields_set - {"trace"})
 
 
 def _plain_chat(request: ChatRequest, turns: Turns, config: Config, gen_kwargs: Mapping[str, Any]) -> Question:
@@ -107,16 +112,16 @@ def _plain_chat(request: ChatRequest, turns: Turns, config: Config, gen_kwargs: 
 
 
 def _sample(request: ChatRequest, options: Sequence[str], config: Config, gen_kwargs: Mapping[str, Any]) -> Sample:
-    """Return the sample of a request with these options. The token limit of the request and its `stop` apply to answers
-    and not to the thinking, which is the server's own."""
+    """Return the sample of a request. Its token limit and its `stop` apply to answers and not to the thinking, which
+    keeps those of the server."""
     limit = request.token_limit
     arguments = {**gen_kwargs, **request.model_dump(include=set(NAMES), exclude_unset=True)}
     decoding = sampling(arguments, config, own_task=True)
-    own = sampling(gen_kwargs, config, own_task=True)
+    server = sampling(gen_kwargs, config, own_task=True)
     for prompt, call in decoding.items():
         # A model alone that thinks by itself gives its thinking and its answer in one call.
         if prompt in THINKING and (prompt != "native" or len(config.method.asks) > 1):
-            decoding[prompt] = replace(call, max_tokens=own[prompt].max_tokens, stop=own[prompt].stop)
+            decoding[prompt] = replace(call, max_tokens=server[prompt].max_tokens, stop=server[prompt].stop)
         elif limit is not None:
             decoding[prompt] = replace(call, max_tokens=min(limit, config.max_new_tokens or limit))
     return question_sample("chat", options, decoding, arguments)
@@ -148,7 +153,7 @@ def _doc(benchmark: str | None, question: str, options: Sequence[str]) -> Doc:
     if benchmark == "mmbench_en_dev" and not 2 <= len(options) <= 4:
         raise bad_request(f"mmbench_en_dev needs 2 to 4 options, not {len(options)}.", "mai.benchmark")
     if benchmark == "mmmu_val":
-        kind = "multiple-choice" if options else "open"
-        return {"question": question, "question_type": kind, "options": repr(list(options))}
+        question_type = "multiple-choice" if options else "open"
+        return {"question": question, "question_type": question_type, "options": repr(list(options))}
     letters = LETTERS[: len(options)]
     return {"question": question, "letters": letters, **dict(zip(letters, options, strict=True))}

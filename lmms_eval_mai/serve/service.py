@@ -31,15 +31,19 @@ class Metrics:
     """The metrics of one server, for Prometheus, and when each side last answered a call."""
 
     def __init__(self) -> None:
-        self.registry = own = CollectorRegistry()
-        self.replies = prometheus_client.Counter("mai_replies", "Replies.", ["status"], registry=own)
-        self.exits = prometheus_client.Counter("mai_exits", "Answered questions.", ["method", "exit"], registry=own)
-        self.tokens = prometheus_client.Counter("mai_tokens", "Tokens of calls.", ["side", "kind"], registry=own)
-        self.errors = prometheus_client.Counter("mai_errors", "Failed calls.", ["side", "error"], registry=own)
-        self.request_s = Histogram("mai_request_seconds", "Answered requests.", ["exit"], buckets=SECONDS, registry=own)
-        self.call_s = Histogram("mai_call_seconds", "Calls.", ["side", "prompt"], buckets=SECONDS, registry=own)
-        self.requests = Gauge("mai_requests", "Requests now.", ["state"], registry=own)
-        self.engine_up = Gauge("mai_engine_up", "Whether the engine answers calls.", ["side"], registry=own)
+        self.registry = registry = CollectorRegistry()
+        self.replies = prometheus_client.Counter("mai_replies", "Replies.", ["status"], registry=registry)
+        self.exits = prometheus_client.Counter(
+            "mai_exits", "Answered questions.", ["method", "exit"], registry=registry
+        )
+        self.tokens = prometheus_client.Counter("mai_tokens", "Tokens of calls.", ["side", "kind"], registry=registry)
+        self.errors = prometheus_client.Counter("mai_errors", "Failed calls.", ["side", "error"], registry=registry)
+        self.request_s = Histogram(
+            "mai_request_seconds", "Answered requests.", ["exit"], buckets=SECONDS, registry=registry
+        )
+        self.call_s = Histogram("mai_call_seconds", "Calls.", ["side", "prompt"], buckets=SECONDS, registry=registry)
+        self.requests = Gauge("mai_requests", "Requests now.", ["state"], registry=registry)
+        self.engine_up = Gauge("mai_engine_up", "Whether the engine answers calls.", ["side"], registry=registry)
         self._running: Counter[Side] = Counter()
         """Calls of each side that have not ended."""
         self._answered_at: dict[Side, float] = {}
@@ -59,8 +63,8 @@ class Metrics:
             self.errors.labels(side, type(outcome).__name__).inc()
         if isinstance(outcome, Call):
             self.call_s.labels(side, key.prompt).observe(outcome.total_s)
-            for kind in ("prompt", "cached", "output"):
-                self.tokens.labels(side, kind).inc(getattr(outcome, f"{kind}_tokens"))
+            for counted in ("prompt", "cached", "output"):
+                self.tokens.labels(side, counted).inc(getattr(outcome, f"{counted}_tokens"))
 
 
 class Service:
@@ -74,11 +78,10 @@ class Service:
         sampling(gen_kwargs, config, own_task=True)
         self.config, self.gen_kwargs, self.settings, self.metrics = config, gen_kwargs, settings, Metrics()
         self.is_ready = False
-        """Whether the engines have started."""
         self.crash: BaseException | None = None
         """Why an engine is not started again. The server ends then."""
         self.asked = 0
-        """Questions that were asked."""
+        """The number of questions so far, and that of the next one in messages."""
         self._engines = Engines(config)
         self._evaluation = Evaluation(self._engines, config)
 
@@ -139,7 +142,7 @@ class Service:
             raise RequestError(504, text, "request_timeout") from None
         except UnreadableImage as error:  # a model does not say which one it refuses
             reply, images = to_request_error(error), question.request.images()
-            sizes = (f"{place} has {one.size[0]} x {one.size[1]} px" for place, one in enumerate(images, 1))
+            sizes = (f"{index} has {one.size[0]} x {one.size[1]} px" for index, one in enumerate(images, 1))
             reply.message += f" Of the images, number {', '.join(sizes)}."
             raise reply from error
         finally:

@@ -23,7 +23,7 @@ from lmms_eval_mai.serve.errors import to_request_error
 
 KEY = {"Authorization": "Bearer the key"}
 LIMITS = {"api_key": "the key", "max_body_mib": 0.1, "max_image_megapixels": 0.001, "max_images": 3}
-LIMITS |= {"max_text_mib": 0.002, "own_names_only": True}
+LIMITS |= {"max_text_mib": 0.002, "local_hosts_only": True}
 STORY = {"model": "pair", "messages": [{"role": "user", "content": "Tell a story."}]}
 
 
