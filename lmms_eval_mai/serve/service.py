@@ -5,6 +5,7 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 from typing import Any
 
 import prometheus_client
@@ -31,19 +32,18 @@ class Metrics:
     """The metrics of one server, for Prometheus, and when each side last answered a call."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self.replies = prometheus_client.Counter("mai_replies", "Replies.", ["status"], registry=registry)
-        self.exits = prometheus_client.Counter(
-            "mai_exits", "Answered questions.", ["method", "exit"], registry=registry
-        )
-        self.tokens = prometheus_client.Counter("mai_tokens", "Tokens of calls.", ["side", "kind"], registry=registry)
-        self.errors = prometheus_client.Counter("mai_errors", "Failed calls.", ["side", "error"], registry=registry)
-        self.request_s = Histogram(
-            "mai_request_seconds", "Answered requests.", ["exit"], buckets=SECONDS, registry=registry
-        )
-        self.call_s = Histogram("mai_call_seconds", "Calls.", ["side", "prompt"], buckets=SECONDS, registry=registry)
-        self.requests = Gauge("mai_requests", "Requests now.", ["state"], registry=registry)
-        self.engine_up = Gauge("mai_engine_up", "Whether the engine answers calls.", ["side"], registry=registry)
+        self.registry = CollectorRegistry()
+        counter = partial(prometheus_client.Counter, registry=self.registry)
+        histogram = partial(Histogram, buckets=SECONDS, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        self.replies = counter("mai_replies", "Replies.", ["status"])
+        self.exits = counter("mai_exits", "Answered questions.", ["method", "exit"])
+        self.tokens = counter("mai_tokens", "Tokens of calls.", ["side", "kind"])
+        self.errors = counter("mai_errors", "Failed calls.", ["side", "error"])
+        self.request_s = histogram("mai_request_seconds", "Answered requests.", ["exit"])
+        self.call_s = histogram("mai_call_seconds", "Calls.", ["side", "prompt"])
+        self.requests = gauge("mai_requests", "Requests now.", ["state"])
+        self.engine_up = gauge("mai_engine_up", "Whether the engine answers calls.", ["side"])
         self._running: Counter[Side] = Counter()
         """Calls of each side that have not ended."""
         self._answered_at: dict[Side, float] = {}
