@@ -12,9 +12,11 @@ import importlib
 import re
 import sys
 from collections.abc import Sequence
+from types import ModuleType
+
+from loguru import logger
 
 import lmms_eval_mai
-from lmms_eval_mai.cli.terminal import tell
 from lmms_eval_mai.errors import MaiError
 
 COMMANDS = {
@@ -39,18 +41,17 @@ EXIT_CODES = "The exit code is 1 after an error or a problem, 2 after a wrong op
 def main(given: Sequence[str] | None = None) -> None:
     """Run the command with these arguments; None: those of the process."""
     given = sys.argv[1:] if given is None else given
-    name = next((text for text in given if not text.startswith("-")), None)
+    name = next((text for text in given if not text.startswith("-")), "")
     parser = argparse.ArgumentParser(prog="lmms-eval-mai")
     module = importlib.import_module(f"{__name__}.{name}") if name in COMMANDS else None
     parser.add_argument("--version", action="version", version=f"lmms-eval-mai {lmms_eval_mai.__version__}")
     commands = parser.add_subparsers(dest="command")
     for command, line in COMMANDS.items():
-        chosen = module if command == name else None
-        description = None if chosen is None else chosen.__doc__
+        description = module.__doc__ if command == name else None
         # An option of lmms-eval such as --model must not be read as a short form of --model_args.
-        own = commands.add_parser(command, help=line, description=description, epilog=EXIT_CODES, allow_abbrev=False)
-        if chosen is not None:
-            chosen.add_arguments(own)
+        commands.add_parser(command, help=line, description=description, epilog=EXIT_CODES, allow_abbrev=False)
+    if module is not None:
+        module.add_arguments(commands.choices[name])
     arguments, others = parser.parse_known_args(given)
     known = re.findall(r"--[\w-]+", commands.choices.get(arguments.command, parser).format_usage())
     for option in others:
@@ -62,12 +63,39 @@ def main(given: Sequence[str] | None = None) -> None:
     if module is None:
         parser.print_help()
     else:
-        try:
-            code = module.main(arguments) or 0
-        except MaiError as error:
-            tell(str(error))
-            code = 1
-        except KeyboardInterrupt:
-            tell(f"stopped by Ctrl-C. {getattr(module, 'AFTER_INTERRUPT', '')}".rstrip())
-            code = 130
-        sys.exit(code)
+        sys.exit(_exit_code(module, arguments))
+
+
+def _exit_code(module: ModuleType, arguments: argparse.Namespace) -> int:
+    try:
+        return module.main(arguments) or 0
+    except MaiError as error:
+        tell(str(error))
+        return 1
+    except KeyboardInterrupt:
+        tell(f"stopped by Ctrl-C. {getattr(module, 'AFTER_INTERRUPT', '')}".rstrip())
+        return 130
+
+
+# --- what the commands share ------------------------------------------------------------------------------
+
+
+def tell(text: str) -> None:
+    """Print a message to standard error."""
+    print(f"lmms-eval-mai: {text}", file=sys.stderr, flush=True)
+
+
+def log_to_terminal() -> None:
+    """Show warnings, and the information of this package, on the terminal."""
+    logger.remove()
+    logger.add(sys.stderr, format="{message}", filter={"": "WARNING", "lmms_eval_mai": "INFO"})
+
+
+def log_warnings_only() -> None:
+    logger.remove()
+    logger.add(sys.stderr, level="WARNING", format="{message}")
+
+
+def names_of(text: str | None) -> list[str]:
+    """Return the names in a text with commas, each once."""
+    return list(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))

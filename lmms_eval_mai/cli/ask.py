@@ -9,7 +9,7 @@ import asyncio
 import math
 from dataclasses import replace
 
-from lmms_eval_mai.cli.terminal import log_to_terminal
+from lmms_eval_mai.cli import log_to_terminal
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
 from lmms_eval_mai.method.calls import decoding_of
 from lmms_eval_mai.method.run import run

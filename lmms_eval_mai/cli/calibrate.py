@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmms_eval_mai.cli.terminal import tell
+from lmms_eval_mai.cli import tell
 from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:

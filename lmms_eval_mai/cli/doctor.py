@@ -17,7 +17,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from lmms_eval_mai.cli.terminal import log_warnings_only, names_of
+from lmms_eval_mai.cli import log_warnings_only, names_of
 from lmms_eval_mai.contract import Engine, EngineConfig
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.engines.build import build

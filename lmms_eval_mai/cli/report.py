@@ -19,8 +19,7 @@ from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.tables import build, page, seconds
 from lmms_eval_mai.analysis.tables.page import Images
-from lmms_eval_mai.cli import GONE
-from lmms_eval_mai.cli.terminal import log_warnings_only, names_of, tell
+from lmms_eval_mai.cli import GONE, log_warnings_only, names_of, tell
 from lmms_eval_mai.engines.images import to_rgb
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method import files

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lmms_eval_mai.analysis import paper_numbers
 from lmms_eval_mai.analysis.reproduce.table_runs import DEFAULT, PAPERS, TABLES
-from lmms_eval_mai.cli.terminal import log_to_terminal, names_of
+from lmms_eval_mai.cli import log_to_terminal, names_of
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.user_input import values_of
 

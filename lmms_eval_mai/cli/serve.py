@@ -8,7 +8,7 @@ import os
 import signal
 from pathlib import Path
 
-from lmms_eval_mai.cli.terminal import log_to_terminal, tell
+from lmms_eval_mai.cli import log_to_terminal, tell
 from lmms_eval_mai.engines.arguments import read
 from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
 from lmms_eval_mai.harness.command import SignalReceived, signals_raise
