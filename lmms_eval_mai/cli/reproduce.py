@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lmms_eval_mai.analysis import paper_numbers
 from lmms_eval_mai.analysis.reproduce.table_runs import DEFAULT, PAPERS, TABLES
-from lmms_eval_mai.cli import log_to_terminal, names_of
+from lmms_eval_mai.cli import log_to_terminal, log_warnings_only, names_of, tell
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.user_input import values_of
 
@@ -52,9 +52,9 @@ def main(given: argparse.Namespace) -> None:
     refuse_lmms_evals_own(model_args)
     for name in SET_HERE.keys() & model_args.keys():
         raise ArgumentError(f"{name}={model_args[name]} has no effect here, because {SET_HERE[name]}. Leave it out.")
-    own = {file: files.load(file) for file in given.methods}
-    runs = plan(read_models(pairs, model_args, list(own.values())), benchmarks)
-    names = {method.name: file for file, method in own.items()}
+    user_methods = {file: files.load(file) for file in given.methods}
+    runs = plan(read_models(pairs, model_args, list(user_methods.values())), benchmarks)
+    names = {method.name: file for file, method in user_methods.items()}
     options = Options(given.gen_kwargs, given.limit, given.include_path, names)
     output: Path = given.output_path
     missing = [run for run in runs if not options.is_finished(run, output / run.name)]
@@ -81,14 +81,14 @@ def _report(folder: Path) -> None:
     """Print the scores and the exits of each method, and write all tables and the page into the folder."""
     from lmms_eval_mai.analysis.report import markdown, terminal
     from lmms_eval_mai.analysis.runs.runs import Runs
-    from lmms_eval_mai.analysis.tables import build, page
-    from lmms_eval_mai.cli.report import load_images
+    from lmms_eval_mai.analysis.tables import build, page, thumbnails
 
     runs = Runs.read([folder])
     report = build.report(runs)
     print(f"\n{terminal(replace(report, tables=(report.table('methods'),), gaps=()))}")
     (folder / "report.md").write_text(markdown(report), encoding="utf-8")
-    page.write(folder / "report.html", report, runs, load_images(runs))
+    log_warnings_only()
+    page.write(folder / "report.html", report, runs, thumbnails.load_images(runs, tell))
     print(f"All tables: {folder / 'report.md'}; the page with all samples: {folder / 'report.html'}")
 
 

@@ -1,23 +1,15 @@
-"""The command `lmms-eval-mai report`: tables, the page, and the images in it."""
+"""The command `lmms-eval-mai report`: tables and the page."""
 
-import base64
-import io
 import json
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
-from pyarrow import parquet
 from support.folders import POPE, Answers, World
 from support.own_command import run_command
 
-from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.cli import report
-from lmms_eval_mai.cli.report import load_images
 from lmms_eval_mai.method.files import load
-from lmms_eval_mai.plugin import task_dir
 
 
 def test_the_summary_is_printed_with_the_chosen_tables_and_ends_with_what_is_missing(
@@ -102,36 +94,3 @@ def test_a_replay_of_a_method_has_the_numbers_of_its_run(tmp_path: Path, capsys:
     assert row["wall_s"] is not None  # only a run has times
     row["wall_s"] = None
     assert by_replay == by_run
-
-
-# --- images ----------------------------------------------------------------------------------------------
-
-
-def runs(golds: list[str], folder: Path) -> Runs:
-    World("shapes", [Answers(gold, gold, gold, gold, gold) for gold in golds]).write(folder, "mai")
-    return Runs.read([folder])
-
-
-@pytest.fixture(scope="module")
-def golds() -> list[str]:
-    """The right answers of the first documents of shapes."""
-    file = task_dir() / "shapes" / "test.parquet"
-    return list(parquet.read_table(file, columns=["answer"])["answer"].to_pylist()[:5])
-
-
-def test_each_document_gets_the_image_of_its_task_until_the_bytes_are_used(
-    golds: list[str], tmp_path: Path, capsys: Any, monkeypatch: Any
-) -> None:
-    finished = runs(golds, tmp_path)
-    images = load_images(finished)["shapes"]
-    assert [*images] == [0, 1, 2, 3, 4] and len(set(images.values())) == 5
-    assert max(Image.open(io.BytesIO(base64.b64decode(images[0]))).size) <= report.SIDE
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(report, "BYTES", len(images[0]) + len(images[1]))
-    assert [*load_images(finished)["shapes"]] == [0, 1]
-    assert "shapes: 2 of 5 documents have an image in the page." in capsys.readouterr().err
-
-
-def test_a_run_on_another_data_set_gets_no_images_and_a_sentence(golds: list[str], tmp_path: Path, capsys: Any) -> None:
-    assert load_images(runs([*golds[:4], "something else"], tmp_path)) == {}
-    assert "document 4 of task shapes_s has another gold answer than in the run." in capsys.readouterr().err
