@@ -4,9 +4,8 @@ The engines that the method uses start when the first requests arrive that are n
 and stop in `clean()`, which lmms-eval calls once, before it scores.
 """
 
-import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any, Self
@@ -17,7 +16,7 @@ from lmms_eval.api.model import lmms
 
 from lmms_eval_mai.errors import ArgumentError, SampleError
 from lmms_eval_mai.harness.command import report_errors_to_user
-from lmms_eval_mai.harness.requests import Request, grouped_by_image, log_use, open_sample, read_requests
+from lmms_eval_mai.harness.requests import Request, decoding_of, grouped_by_image, log_use, open_sample, read_requests
 from lmms_eval_mai.harness.results import fill_throughput, fill_usage, results_of, round_texts_of, text_of
 from lmms_eval_mai.harness.saved import SaveWatch, check_output_path
 from lmms_eval_mai.harness.totals import Totals, final_table
@@ -42,7 +41,7 @@ class CascadeModel(lmms):
         self.config = config
         self._engines, self._store, self._keeps_engines = engines, store, store is not None
         self._evaluation = Evaluation(engines, config, store)
-        """The evaluation that is under way or comes next."""
+        """The one that is under way or comes next."""
         self._save_watch: SaveWatch | None = None
         """Of the last evaluation, if its results may not be saved yet."""
 
@@ -56,8 +55,8 @@ class CascadeModel(lmms):
 
     def loglikelihood(self, requests: list[Instance]) -> list[Any]:
         with report_errors_to_user():
-            kind = requests[0].request_type
-            raise ArgumentError(f"Leave out task {requests[0].task_name}: mai_cascade cannot answer {kind} requests.")
+            task, form = requests[0].task_name, requests[0].request_type
+            raise ArgumentError(f"Leave out task {task}: mai_cascade cannot answer {form} requests.")
 
     generate_visual_cot = generate_until_agentic = loglikelihood
 
@@ -81,28 +80,37 @@ class CascadeModel(lmms):
     def _answer(self, instances: list[Instance]) -> list[tuple[Request, Outcome | None]]:
         """Return each request with its outcome; None for padding."""
         evaluation = self._open_evaluation()
-        with report_errors_to_user(evaluation.resume_hint), self._stopped_on_error():
-            requests = read_requests(instances, self.config)
-            todo = [request for request in requests if not request.is_padding]
-            log_use(requests, self.task_dict, self.config, prompts=self.rank == 0)
-            if requests and self.rank == 0:  # it alone writes results
-                check_output_path(requests[0].task_object, self.config)
-            keys = [(request.task, request.doc_id, request.repeat) for request in todo]
-            options: dict[str, Any] = {request.task: request.gen_kwargs for request in requests}
-            options["--system_instruction"] = [request.system_instruction for request in requests[:1]]
-            order = None
-            if self.config.group_images:  # while the engines start
-                documents = [(request.task, request.split, request.doc_id) for request in todo]
-                order = ThreadPoolExecutor(1).submit(grouped_by_image, documents, self.task_dict).result
-            outcomes = evaluation.answer(
-                keys, lambda index: open_sample(todo[index], self.task_dict), options, self.rank, self.world_size, order
-            )
+        with report_errors_to_user(evaluation.resume_hint):
+            try:
+                requests = self._checked(instances)
+                asked = [request for request in requests if not request.is_padding]
+                outcomes = self._outcomes(evaluation, asked, decoding_of(requests))
+            except BaseException:  # lmms-eval does not call `clean()` then
+                evaluation.stop()
+                raise
         fill_usage(outcomes, self.config)
         exclude_from_scoring(
-            one for one, outcome in zip(todo, outcomes, strict=True) if isinstance(outcome, SampleError)
+            request for request, outcome in zip(asked, outcomes, strict=True) if isinstance(outcome, SampleError)
         )
         left = iter(outcomes)
         return [(request, None if request.is_padding else next(left)) for request in requests]
+
+    def _checked(self, instances: list[Instance]) -> list[Request]:
+        requests = read_requests(instances, self.config)
+        log_use(requests, self.task_dict, self.config, prompts=self.rank == 0)
+        if requests and self.rank == 0:  # it alone writes results
+            check_output_path(requests[0].task_object, self.config)
+        return requests
+
+    def _outcomes(self, evaluation: Evaluation, requests: list[Request], decoding: Mapping[str, Any]) -> list[Outcome]:
+        order = None
+        if self.config.group_images:  # while the engines start
+            documents = [(request.task, request.split, request.doc_id) for request in requests]
+            order = ThreadPoolExecutor(1).submit(grouped_by_image, documents, self.task_dict).result
+        keys, ranks = [request.key for request in requests], (self.rank, self.world_size)
+        return evaluation.answer(
+            keys, lambda index: open_sample(requests[index], self.task_dict), decoding, *ranks, order
+        )
 
     def _open_evaluation(self) -> Evaluation:
         """Return the evaluation that is under way. If there is none, the next one begins."""
@@ -123,7 +131,7 @@ class CascadeModel(lmms):
                 evaluation.close()
             else:
                 evaluation.stop()
-            totals = of_all_ranks(counted, self.world_size)
+            totals = gathered(counted, self.world_size)
             table = ""
             if totals.counts or totals.failures.count:
                 fill_throughput(totals)
@@ -143,15 +151,6 @@ class CascadeModel(lmms):
         if self._save_watch is not None:
             self._save_watch.finish(failed)
             self._save_watch = None
-
-    @contextlib.contextmanager
-    def _stopped_on_error(self) -> Iterator[None]:
-        """Stop the engines after any error in the block, because lmms-eval does not call `clean()` then."""
-        try:
-            yield
-        except BaseException:
-            self._evaluation.stop()
-            raise
 
 
 class MaiCascade(CascadeModel):
@@ -195,7 +194,7 @@ def exclude_from_scoring(failed: Iterable[Request]) -> None:
         task._instances = [instance for instance in task._instances if id(instance) not in excluded]
 
 
-def of_all_ranks(totals: Totals, world_size: int) -> Totals:
+def gathered(totals: Totals, world_size: int) -> Totals:
     """Return what all ranks have counted: lmms-eval itself collects only scores and samples. All ranks must call this
     at the same point of the run."""
     if world_size == 1:

@@ -26,6 +26,7 @@ from lmms_eval_mai.method.prompts import VARIANTS, Variant
 from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import ignored_arguments, sampling, unusual
+from lmms_eval_mai.run.store import SampleKey
 
 ROWS = 32
 """Documents whose images are in memory at the same time while they are hashed."""
@@ -50,6 +51,10 @@ class Request:
     benchmark: Benchmark
     variant: Variant | None
     two_stage: bool
+
+    @property
+    def key(self) -> SampleKey:
+        return self.task, self.doc_id, self.repeat
 
     @property
     def task_object(self) -> Any:
@@ -141,6 +146,12 @@ def _system_instruction(task: Any, context: Any, doc_id: int) -> str:
     return str(context.removesuffix(text)) if has_instruction else ""
 
 
+def decoding_of(requests: Sequence[Request]) -> dict[str, Any]:
+    """Return the decoding arguments of each task, and the system instruction: they are a part of the store's name."""
+    decoding: dict[str, Any] = {request.task: request.gen_kwargs for request in requests}
+    return decoding | {"--system_instruction": [request.system_instruction for request in requests[:1]]}
+
+
 def log_use(requests: Sequence[Request], documents: Mapping[str, Any], config: Config, prompts: bool) -> None:
     """Log which decoding arguments are ignored and, with `prompts`, how the prompts of other lmms-eval tasks are used.
     `documents`: the model's `task_dict`."""
@@ -149,7 +160,7 @@ def log_use(requests: Sequence[Request], documents: Mapping[str, Any], config: C
             logger.warning(f"{name}: mai_cascade ignores {', '.join(ignored)}, as lmms-eval's vllm model does.")
         if prompts and request.variant is None and any(ask.prompt != "task" for ask in config.method.asks):
             with contextlib.suppress(MaiError):  # a document that cannot be opened fails later, with its message
-                sentence = format_sentence(request.doc_to_messages, open_sample(request, documents).own_prompt)
+                sentence = format_sentence(request.task_object, open_sample(request, documents).own_prompt)
                 logger.info(
                     f"mai_cascade: {name} is not a task of lmms-eval-mai. Short answers use its own prompt. For the "
                     "thinking and the transfer, the paper's prompts "
@@ -164,18 +175,18 @@ def open_sample(request: Request, documents: Mapping[str, Any]) -> Sample:
     variant, benchmark = request.variant, request.benchmark
     where = f"{request.task} document {request.doc_id}"
     with _document_errors(where):
-        doc = documents[request.task][request.split][request.doc_id]
-        prompt = _messages(request.doc_to_messages(doc), where)
+        document = documents[request.task][request.split][request.doc_id]
+        prompt = _messages(request.doc_to_messages(document), where)
         if instruction := request.system_instruction:  # as with lmms-eval's models, the task's own system message goes
             prompt = (Message("system", (instruction,)), *(one for one in prompt if one.role != "system"))
         if variant:  # without the instruction, the last text of our tasks: every stage has its own
             question = (*prompt[:-1], Message("user", prompt[-1].content[:-1]))
         else:
-            question = question_of(prompt, format_sentence(request.doc_to_messages, prompt))
+            question = without_sentence(prompt, format_sentence(request.task_object, prompt))
         if not _has_text(question):
             raise SampleError(f"{where}: its question is empty. {_REMEDY}")
         # Parsers read only texts. The images are in the question already; do not keep them twice.
-        doc = {name: value for name, value in doc.items() if not isinstance(value, PIL.Image.Image)}
+        doc = {name: value for name, value in document.items() if not isinstance(value, PIL.Image.Image)}
         if not variant:
             shown = "".join(f"\n{part}" if isinstance(part, str) else " <image>" for part in prompt[-1].content)
             doc["letters"] = letters_of(shown)
@@ -236,10 +247,10 @@ def _content_part(part: Mapping[str, Any], where: str) -> ContentPart:
 # --- prompts of other lmms-eval tasks ---------------------------------------------------------------------
 
 
-def format_sentence(doc_to_messages: Any, prompt: tuple[Message, ...]) -> str:
-    """Return the sentence that the task of this method puts at the end of this prompt; empty if none is found: the
-    `post_prompt`, `multiple_choice_prompt` or the like in the task's `lmms_eval_specific_kwargs`."""
-    options = getattr(doc_to_messages.__self__, "lmms_eval_specific_kwargs", None) or {}
+def format_sentence(task: Any, prompt: tuple[Message, ...]) -> str:
+    """Return the sentence that a task puts at the end of this prompt; empty if none is found: the `post_prompt`,
+    `multiple_choice_prompt` or the like in the task's `lmms_eval_specific_kwargs`."""
+    options = getattr(task, "lmms_eval_specific_kwargs", None) or {}
     end = prompt[-1].content[-1] if prompt[-1].content else None
     sentences = [
         value.strip()
@@ -248,10 +259,10 @@ def format_sentence(doc_to_messages: Any, prompt: tuple[Message, ...]) -> str:
         if isinstance(end, str) and end.rstrip().endswith(value.strip())
     ]
     sentence = max(sentences, key=len, default="")
-    return sentence if _has_text(question_of(prompt, sentence)) else ""
+    return sentence if _has_text(without_sentence(prompt, sentence)) else ""
 
 
-def question_of(prompt: tuple[Message, ...], sentence: str) -> tuple[Message, ...]:
+def without_sentence(prompt: tuple[Message, ...], sentence: str) -> tuple[Message, ...]:
     """Return the prompt without its format sentence, so that another instruction can follow after the separator before
     it. Without a sentence, a line break is added."""
     *before, last = prompt
@@ -276,10 +287,12 @@ def grouped_by_image(keys: Sequence[tuple[str, str, int]], documents: Mapping[st
     holds fewer images reads each of them several times. Documents of data sets that are streamed, or whose images
     cannot be told apart, stay where they are."""
     images: dict[tuple[str, str, int], str] = {}
-    for task, split in dict.fromkeys(key[:2] for key in keys):
-        numbers = sorted({number for *of, number in keys if of == [task, split]})
+    numbers: dict[tuple[str, str], set[int]] = {}
+    for task, split, number in keys:
+        numbers.setdefault((task, split), set()).add(number)
+    for (task, split), asked in numbers.items():
         try:
-            images |= {(task, split, number): hash for number, hash in _hashes(documents[task][split], numbers)}
+            images |= {(task, split, number): hash for number, hash in _hashes(documents[task][split], sorted(asked))}
         except Exception as error:  # the order has no effect on any answer
             logger.debug(f"mai_cascade: the images of {task} are not grouped: {type(error).__name__}: {error}")
     groups: dict[Any, list[int]] = {}

@@ -103,7 +103,7 @@ class SaveWatch:
         self._unsaved.clear()
         if tracker.output_path:
             if self._in_command:
-                self._unsaved.update(task for task, of_task in (samples or {}).items() if of_task)
+                self._unsaved.update(task for task, lines in (samples or {}).items() if lines)
             self._stem = str(Path(tracker.output_path, names.model_name_sanitized, time))
             with self._whole(self._stem + RESULTS) as file:
                 json.loads(file.read_bytes())

@@ -91,13 +91,13 @@ class TwoStageAnswerFilter(AnswerFilter):
     would be reported as the score of a two-stage task."""
 
     def apply(self, resps: Iterable[list[Any]], docs: Any) -> list[list[str]]:
-        of_documents = [*resps]
-        if not all(isinstance(rounds, list) and len(rounds) > 1 for rounds in itertools.chain(*of_documents)):
+        documents = [*resps]
+        if not all(isinstance(rounds, list) and len(rounds) > 1 for rounds in itertools.chain(*documents)):
             raise ValueError(
                 "An _s2 task got an answer of one round, because this model does not support "
                 "generate_until_multi_round. Use mai_cascade or vllm, or use the task without _s2."
             )
-        return super().apply([[rounds[-1] for rounds in responses] for responses in of_documents], docs)
+        return super().apply([[rounds[-1] for rounds in responses] for responses in documents], docs)
 
 
 def _call(benchmark: str, name: str, *arguments: Any) -> Any:

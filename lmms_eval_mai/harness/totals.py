@@ -96,7 +96,7 @@ def _text(cell: Any) -> str:
 
 
 def _row(task: str, totals: Totals, config: Config) -> dict[str, Any]:
-    counts = {name: count for (of_task, name), count in totals.counts.items() if of_task == task}
+    counts = {name: count for (counted, name), count in totals.counts.items() if counted == task}
     samples = int(counts.get("samples", 0))
     row: dict[str, Any] = {"task": task, "n": samples, "failed": totals.failures.tasks[task] or None}
     for exit in config.method.exits if len(config.method.exits) > 1 else ():
@@ -134,6 +134,6 @@ def _lines(totals: Totals) -> Iterator[str]:
             "MMMU scorer guesses the option of such a multiple-choice answer at random; all other scorers give it 0."
         )
     if failures.count:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in failures.kinds.items())
-        yield f"{failures.count} samples have no answer and are left out of all scores: {kinds}."
+        errors = ", ".join(f"{count} {error}" for error, count in failures.kinds.items())
+        yield f"{failures.count} samples have no answer and are left out of all scores: {errors}."
         yield str(failures)

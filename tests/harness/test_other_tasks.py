@@ -12,7 +12,7 @@ from support.samples import Recorder, opened, scripted_pair
 from support.tasks import BUILT_IN, Loaded, texts
 
 from lmms_eval_mai.contract import Image, Message, Prompt
-from lmms_eval_mai.harness.requests import format_sentence, question_of
+from lmms_eval_mai.harness.requests import format_sentence, without_sentence
 from lmms_eval_mai.method.methods import METHODS
 from lmms_eval_mai.method.run import run
 from lmms_eval_mai.method.trace import Sample
@@ -71,15 +71,9 @@ def test_short_answers_have_the_tasks_own_prompt_and_the_thinking_that_of_our_ta
             assert thinking == text(ours["small", "think"].messages)
 
 
-def doc_to_messages(**options: Any) -> Any:
-    """Return the method of a task with these `lmms_eval_specific_kwargs`."""
-
-    class Task:
-        lmms_eval_specific_kwargs = options
-
-        def doc_to_messages(self, doc: Any) -> None: ...
-
-    return Task().doc_to_messages
+def task_with(**options: Any) -> Any:
+    """Return a task with these `lmms_eval_specific_kwargs`."""
+    return SimpleNamespace(lmms_eval_specific_kwargs=options)
 
 
 TWO = {"mcq_post_prompt": "The letter.", "na_post_prompt": "A number."}
@@ -104,8 +98,8 @@ def test_the_tasks_own_sentence_at_the_end_is_removed_from_the_question(
 ) -> None:
     before = () if "Describe" in prompt else (Message("system", ("Look.",)),)
     messages = (*before, Message("user", (prompt,)))
-    found = format_sentence(doc_to_messages(**options), messages)
-    rest = question_of(messages, found)
+    found = format_sentence(task_with(**options), messages)
+    rest = without_sentence(messages, found)
     assert found == sentence and rest[:-1] == before and "".join(map(str, rest[-1].content)) == question
 
 
