@@ -17,6 +17,7 @@ from lmms_eval_mai.errors import ArgumentError
 if TYPE_CHECKING:
     from lmms_eval_mai.analysis.calibrate import Choice, Promise
     from lmms_eval_mai.analysis.runs.runs import Runs
+    from lmms_eval_mai.run.calibration import Calibration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +65,7 @@ def main(given: argparse.Namespace) -> int:
     if not chosen:
         return 1
     sentence = promised(promise, chosen)
-    _write(given.output, promise, choices, runs, sentence)
+    _write(given.output, _calibration(promise, choices, runs, sentence))
     print(f"{sentence}\n\nWrote {given.output}. Paste:\n\n  method={given.method},min_confidence={given.output}")
     for choice in chosen:
         print(f"  method={given.method},min_confidence={choice.threshold!r}    for {choice.benchmark} only")
@@ -92,35 +93,41 @@ def _promise(given: argparse.Namespace) -> "Promise":
     )
 
 
-def _write(file: Path, promise: "Promise", choices: "list[Choice]", runs: "Runs", sentence: str) -> None:
-    """Write the file for `min_confidence`. It keeps the thresholds of other methods. Raises `ArgumentError`."""
+def _calibration(promise: "Promise", choices: "list[Choice]", runs: "Runs", sentence: str) -> "Calibration":
+    """Return what the file has of the method."""
     from lmms_eval_mai.contract import SIDES
     from lmms_eval_mai.run import calibration
 
     run = choices[0].losses.run
-    documents = [images for choice in choices for images in choice.losses.run.samples.images.dropna()]
-    images = {image for of_document in documents for image in of_document}
-    of_run = {side: model for side, model in zip(SIDES, runs.pair(run), strict=True) if model}
-    chosen = calibration.Calibrated(
+    method = calibration.Calibrated(
         promise.method,
         {choice.benchmark: choice.threshold for choice in choices if choice.threshold is not None},
         sentence,
         {choice.benchmark: choice.losses.run.documents for choice in choices},
         run.setup.replay_setup.variant or run.setup.think,
     )
-    nothing = calibration.Calibration({}, {})
-    earlier = calibration.read(str(file)) if file.exists() else nothing
-    kept = earlier if earlier.methods.keys() - {promise.method.name} else nothing
-    for before, new in ((kept.models, of_run), (kept.engines, run.engines)):
-        if any(before.get(side, value) != value for side, value in new.items()):
+    models = {side: model for side, model in zip(SIDES, runs.pair(run), strict=True) if model}
+    documents = [hashes for choice in choices for hashes in choice.losses.run.samples.images.dropna()]
+    images = tuple(sorted({image for hashes in documents for image in hashes}))
+    return calibration.Calibration({promise.method.name: method}, models, run.engines, images)
+
+
+def _write(file: Path, new: "Calibration") -> None:
+    """Write the file for `min_confidence`. It keeps the thresholds of other methods. Raises `ArgumentError`."""
+    from lmms_eval_mai.run import calibration
+
+    earlier = calibration.read(str(file)) if file.exists() else new
+    kept = earlier if earlier.methods.keys() - new.methods.keys() else new
+    for before, now in ((kept.models, new.models), (kept.engines, new.engines)):
+        if any(before.get(side, value) != value for side, value in now.items()):
             raise ArgumentError(f"--output {file} has thresholds of other models or engines: give another file.")
-    written = calibration.Calibration(
-        {**kept.methods, promise.method.name: chosen},
-        {**kept.models, **of_run},
-        {**kept.engines, **run.engines},
-        tuple(sorted(images | {*kept.images})),
+    both = calibration.Calibration(
+        {**kept.methods, **new.methods},
+        {**kept.models, **new.models},
+        {**kept.engines, **new.engines},
+        tuple(sorted({*kept.images, *new.images})),
     )
     try:
-        written.write(file)
+        both.write(file)
     except OSError as error:
         raise ArgumentError(f"--output {file} cannot be written ({error.strerror}).") from None
