@@ -28,7 +28,7 @@ from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import ignored_arguments, sampling, unusual
 from lmms_eval_mai.run.store import SampleKey
 
-ROWS = 32
+HASHED_TOGETHER = 32
 """Documents whose images are in memory at the same time while they are hashed."""
 _REMEDY = "Repair the dataset or the task, or allow failed samples with max_errors=N to score without them."
 
@@ -303,20 +303,17 @@ def grouped_by_image(keys: Sequence[tuple[str, str, int]], documents: Mapping[st
 
 def _hashes(dataset: Any, numbers: Sequence[int]) -> Iterator[tuple[int, str]]:
     """Yield the number of each document that has images, and a hash of their bytes, which are not decoded."""
-    if not isinstance(dataset, datasets.Dataset):
-        return
-    columns = [name for name, feature in dataset.features.items() if isinstance(feature, datasets.Image)]
+    features = dataset.features if isinstance(dataset, datasets.Dataset) else {}
+    columns = [name for name, feature in features.items() if isinstance(feature, datasets.Image)]
     if not columns:
         return
-    dataset = dataset.select_columns(columns)
     for name in columns:
         dataset = dataset.cast_column(name, datasets.Image(decode=False))
-    for start in range(0, len(numbers), ROWS):
-        rows = list(numbers[start : start + ROWS])
-        values = dataset[rows]
-        for number, *cells in zip(rows, *(values[name] for name in columns), strict=True):
-            if images := [cell for cell in cells if cell is not None]:
-                digest = hashlib.blake2b(digest_size=16)
-                for image in images:
-                    digest.update(image["bytes"] or str(image["path"]).encode())
-                yield number, digest.hexdigest()
+    batches = dataset.select_columns(columns).select(numbers).iter(HASHED_TOGETHER)
+    rows = itertools.chain.from_iterable(zip(*batch.values(), strict=True) for batch in batches)
+    for number, cells in zip(numbers, rows, strict=True):
+        if images := [cell for cell in cells if cell is not None]:
+            digest = hashlib.blake2b(digest_size=16)
+            for image in images:
+                digest.update(image["bytes"] or str(image["path"]).encode())
+            yield number, digest.hexdigest()

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from lmms_eval_mai.run.decoding import sampling
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
 from lmms_eval_mai.serve import Settings
+from lmms_eval_mai.serve.chat_request import EncodedImage
 from lmms_eval_mai.serve.errors import RequestError, to_request_error
 from lmms_eval_mai.serve.question import Question
 
@@ -119,11 +120,8 @@ class Service:
             if isinstance(outcome, Call):
                 loop.call_soon_threadsafe(calls.put_nowait, outcome)
 
-        async def ask(sample: Sample, pair: Pair) -> Trace:
-            method, thresholds = question.config.method, question.config.thresholds
-            settings = dataclasses.replace(question.config.settings, engines=pair.settings.engines)
-            pair = dataclasses.replace(pair, method=method, thresholds=thresholds, settings=settings, on_call=on_call)
-            return await _ask(sample, pair)
+        def ask(sample: Sample, pair: Pair) -> Awaitable[Trace]:
+            return _ask(sample, dataclasses.replace(_asked_for(question.config, pair), on_call=on_call))
 
         work = self._evaluation.run_one(lambda: question.opened(number), ask)
         answered = asyncio.wrap_future(self._engines.submit(work))
@@ -140,16 +138,26 @@ class Service:
         except TimeoutError:
             text = f"The request was not answered within {limit:g} s (--request_timeout). Its calls were cancelled."
             raise RequestError(504, text, "request_timeout") from None
-        except UnreadableImage as error:  # a model does not say which one it refuses
-            reply, images = to_request_error(error), question.request.images()
-            sizes = (f"{index} has {one.size[0]} x {one.size[1]} px" for index, one in enumerate(images, 1))
-            reply.message += f" Of the images, number {', '.join(sizes)}."
-            raise reply from error
+        except UnreadableImage as error:
+            raise _with_sizes(to_request_error(error), question.request.images()) from error
         finally:
             answered.cancel()
         self.metrics.exits.labels(question.config.method.name, trace.exit).inc()
         self.metrics.request_s.labels(trace.exit).observe(loop.time() - began)
         yield trace
+
+
+def _asked_for(config: Config, pair: Pair) -> Pair:
+    """Return the pair with what a request may choose. `config`: that of the request."""
+    settings = dataclasses.replace(config.settings, engines=pair.settings.engines)
+    return dataclasses.replace(pair, method=config.method, thresholds=config.thresholds, settings=settings)
+
+
+def _with_sizes(reply: RequestError, images: Sequence[EncodedImage]) -> RequestError:
+    """Add the sizes of all images: a model does not say which one it refuses."""
+    sizes = (f"{number} has {one.size[0]} x {one.size[1]} px" for number, one in enumerate(images, 1))
+    reply.message += f" Of the images, number {', '.join(sizes)}."
+    return reply
 
 
 async def _ask(sample: Sample, pair: Pair) -> Trace:
