@@ -1,8 +1,8 @@
 """What a run has counted, and the table at its end."""
 
 import itertools
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,8 @@ from lmms_eval_mai.run.outcomes import Failures
 class Totals:
     """The sums of one rank or of all ranks."""
 
-    counts: Counter[tuple[str, str]]
-    """Task and what is counted -> a number. Counted are `samples`, `unreadable`, `exit NAME`, the `scored` and the
+    counts: Mapping[str, Counter[str]]
+    """Task -> what is counted -> a number. Counted are `samples`, `unreadable`, `exit NAME`, the `scored` and the
     `kept` tokens of a sparse transfer, and of each model, such as `small calls`: its `calls`, `tokens`, microseconds
     (`us`), and the calls that are `shared`, `cut` off, or `thought` before a short answer."""
     failures: Failures
@@ -34,49 +34,59 @@ class Totals:
 
     @classmethod
     def of(cls, traces: Sequence[Trace], failures: Failures, resumed: bool) -> "Totals":
-        counts: Counter[tuple[str, str]] = Counter()
+        counts = defaultdict[str, Counter[str]](Counter)
         for trace in traces:
-            task, selection = trace.answer.key.task, trace.selection
-            counts.update({(task, "samples"): 1, (task, f"exit {trace.exit}"): 1})
-            counts[task, "unreadable"] += not trace.readable
-            if selection is not None:
-                counts.update({(task, "scored"): selection.scored_tokens, (task, "kept"): selection.kept_tokens})
-            for call in trace.calls:
-                sums = {
-                    "calls": 1,
-                    "tokens": call.output_tokens,
-                    "us": round(1e6 * call.total_s),
-                    "shared": call.shared,
-                    "cut": call.finish_reason == "length",
-                    "thought": thought_first(call.key.prompt, call.text, call.thinking),
-                }
-                for name, value in sums.items():
-                    counts[task, f"{call.key.side} {name}"] += value
-        times = [(call.started_at, call.total_s) for trace in traces for call in trace.calls if not call.shared]
-        known = [(begin, begin + seconds) for begin, seconds in times if begin is not None]
-        is_known = bool(known) and not resumed and len(known) == sum(len(trace.calls) for trace in traces)
-        wall_s = max(end for _, end in known) - min(begin for begin, _ in known) if is_known else None
-        return cls(counts, failures, resumed, wall_s)
+            counts[trace.answer.key.task].update(_counts(trace))
+        return cls(counts, failures, resumed, None if resumed else _wall_s(traces))
 
     @classmethod
     def merged(cls, ranks: Sequence["Totals"]) -> "Totals":
+        counts = defaultdict[str, Counter[str]](Counter)
+        for task, counted in (item for rank in ranks for item in rank.counts.items()):
+            counts[task].update(counted)
         walls = [rank.wall_s for rank in ranks if rank.counts]
         known = [seconds for seconds in walls if seconds is not None]
         slowest = max(known) if known and len(known) == len(walls) else None
-        counts = sum((rank.counts for rank in ranks), Counter[tuple[str, str]]())
         failures = Failures.merged([rank.failures for rank in ranks])
         return cls(counts, failures, any(rank.resumed for rank in ranks), slowest, len(ranks))
 
     def sum(self, *names: str) -> int:
         """Return the sum over all tasks of what has one of these names."""
-        return sum(count for (_, name), count in self.counts.items() if name in names)
+        return sum(counted[name] for counted in self.counts.values() for name in names)
+
+
+def _counts(trace: Trace) -> Counter[str]:
+    counts = Counter({"samples": 1, f"exit {trace.exit}": 1, "unreadable": int(not trace.readable)})
+    if (selection := trace.selection) is not None:
+        counts.update(scored=selection.scored_tokens, kept=selection.kept_tokens)
+    for call in trace.calls:
+        sums = {
+            "calls": 1,
+            "tokens": call.output_tokens,
+            "us": round(1e6 * call.total_s),
+            "shared": call.shared,
+            "cut": call.finish_reason == "length",
+            "thought": thought_first(call.key.prompt, call.text, call.thinking),
+        }
+        counts.update({f"{call.key.side} {name}": value for name, value in sums.items()})
+    return counts
+
+
+def _wall_s(traces: Sequence[Trace]) -> float | None:
+    calls = [call for trace in traces for call in trace.calls]
+    times = [(call.started_at, call.total_s) for call in calls if not call.shared]
+    known = [(begin, begin + seconds) for begin, seconds in times if begin is not None]
+    if not known or len(known) < len(calls):
+        return None
+    return max(end for _, end in known) - min(begin for begin, _ in known)
 
 
 def final_table(totals: Totals, config: Config) -> str:
     """Return the table at the end of a run, and the sentences below it. A method with a single exit has no columns of
     exits. A column without a number is left out."""
-    tasks = sorted({task for task, _ in totals.counts} | {*totals.failures.tasks})
-    rows = [_row(task, totals, config) for task in tasks]
+    failed = totals.failures.tasks
+    tasks = sorted({*totals.counts, *failed})
+    rows = [_row(task, totals.counts.get(task, Counter()), failed[task], config) for task in tasks]
     headings = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     head = [*itertools.zip_longest(*(reversed(name.split("\n")) for name in headings), fillvalue="")][::-1]
     cells = [*head, *([_text(row[name]) for name in headings] for row in rows)]
@@ -95,19 +105,15 @@ def _text(cell: Any) -> str:
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.1f}"
 
 
-def _row(task: str, totals: Totals, config: Config) -> dict[str, Any]:
-    counts = {name: count for (counted, name), count in totals.counts.items() if counted == task}
-    samples = int(counts.get("samples", 0))
-    row: dict[str, Any] = {"task": task, "n": samples, "failed": totals.failures.tasks[task] or None}
+def _row(task: str, counts: Counter[str], failed: int, config: Config) -> dict[str, Any]:
+    row: dict[str, Any] = {"task": task, "n": counts["samples"], "failed": failed or None}
     for exit in config.method.exits if len(config.method.exits) > 1 else ():
-        row[exit.replace("_", "_\n") + "\n%"] = 100 * counts.get(f"exit {exit}", 0) / max(1, samples)
+        row[exit.replace("_", "_\n") + "\n%"] = 100 * counts[f"exit {exit}"] / max(1, counts["samples"])
     if config.transfer == "sparse":
-        row["kept\ntokens\n%"] = 100 * counts.get("kept", 0) / max(1, counts.get("scored", 0))
+        row["kept\ntokens\n%"] = 100 * counts["kept"] / max(1, counts["scored"])
     for side in (engine.side for engine in config.engines()):
-        row[f"{side}\ncalls"], row[f"{side}\ntokens"] = (
-            counts.get(f"{side} {name}", 0) for name in ("calls", "tokens")
-        )
-        row[f"{side}\ns"] = None if counts.get(f"{side} shared") else counts.get(f"{side} us", 0) / 1e6
+        row[f"{side}\ncalls"], row[f"{side}\ntokens"] = counts[f"{side} calls"], counts[f"{side} tokens"]
+        row[f"{side}\ns"] = None if counts[f"{side} shared"] else counts[f"{side} us"] / 1e6
     return row
 
 

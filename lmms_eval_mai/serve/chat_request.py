@@ -100,8 +100,8 @@ class Message(Fields):
         """Return the texts and images. If all images of the user come after the text, as in OpenAI's examples, they are
         put before it: the models were trained so, and prompts about an image share its tokens."""
         parts = [part.image_url or part.text for part in self.content]
-        kinds = [part.image_url is not None for part in self.content if part.image_url or part.text.strip()]
-        is_text_first = self.role == "user" and kinds == sorted(kinds)
+        are_images = [part.image_url is not None for part in self.content if part.image_url or part.text.strip()]
+        is_text_first = self.role == "user" and are_images == sorted(are_images)
         return sorted(parts, key=lambda part: isinstance(part, str)) if is_text_first else parts
 
     def images(self) -> list[EncodedImage]:

@@ -63,12 +63,7 @@ def to_request_error(error: Exception) -> RequestError:
         return error
     if isinstance(error, errors.ArgumentError):  # the server's engines or its decoding cannot do what is asked
         return bad_request(str(error))
-    status, code, message = next(reply for raised, reply in REPLIES.items() if isinstance(error, raised))
-    if isinstance(error, errors.PromptTooLong) and error.context is not None:  # some clients look for OpenAI's words
-        length = "more" if error.length is None else f"at least {error.length}"
-        message = f"This model's maximum context length is {error.context} tokens, and the prompt has {length}."
-    if isinstance(error, errors.UnreadableImage | errors.RequestRefused) and (cause := error.__cause__) is not None:
-        message = f"{message.removesuffix('.')} ({error_text(cause.__cause__ or cause).rstrip('.')})."
+    status, code, sentence = next(reply for raised, reply in REPLIES.items() if isinstance(error, raised))
     if isinstance(error, errors.MaiError):
         logger.log("DEBUG" if status == 400 else "WARNING", f"mai_cascade: status {status}: {error_text(error)}")
     else:  # only where the error is: its message may have the text of a prompt
@@ -79,4 +74,14 @@ def to_request_error(error: Exception) -> RequestError:
         headers = {"Retry-After": str(math.ceil(seconds))}
     else:  # without this header, `openai` clients would send a request again that fails again
         headers = {"x-should-retry": "false"}
-    return RequestError(status, message, code, "messages" if status == 400 else None, headers)
+    param = "messages" if status == 400 else None
+    return RequestError(status, _with_reason(sentence, error), code, param, headers)
+
+
+def _with_reason(sentence: str, error: Exception) -> str:
+    if isinstance(error, errors.PromptTooLong) and error.context is not None:  # some clients look for OpenAI's words
+        length = "more" if error.length is None else f"at least {error.length}"
+        return f"This model's maximum context length is {error.context} tokens, and the prompt has {length}."
+    if isinstance(error, errors.UnreadableImage | errors.RequestRefused) and (cause := error.__cause__) is not None:
+        return f"{sentence.removesuffix('.')} ({error_text(cause.__cause__ or cause).rstrip('.')})."
+    return sentence
