@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from lmms_eval.utils import sanitize_model_name, simple_parse_args_string
 from support.own_command import run_lmms_eval
 from support.pope_scripts import exit_of, pope_scripts
 from support.processes import Command, large_pope, scripts, wait_for_lines
@@ -22,7 +23,9 @@ from support.servers import free_port
 from lmms_eval_mai.analysis.runs.folders import read_runs
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.harness.command import configurations, report_errors_to_user
+from lmms_eval_mai.harness.saved import run_name
 from lmms_eval_mai.plugin import task_dir
+from lmms_eval_mai.run.config import parse
 
 ROWS = 60
 HINT = "To resume, run the same command with the same models again."
@@ -290,3 +293,28 @@ def test_a_signal_handler_of_the_user_stays() -> None:
         assert seen == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+# --- the name of a run in lmms-eval's files, without `model_name` ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ("", "mai_cascade-Qwen3-VL-2B-Instruct+Qwen3-VL-8B-Instruct-mai"),
+        ("pair=demo,method=full_rt", "mai_cascade-demo-small+demo-large-full_rt"),
+        ("pair=demo,method=own_thinking", "mai_cascade-demo-large-own_thinking"),
+        ("engine=transformers,large=/my/8b,method=large", "mai_cascade-my-8b-large"),
+        ("small=http://me:secret@node:1/v1,method=small", "mai_cascade-node:1-small"),
+        ("large=http://node:1/v1,large_model=a/b,method=large", "mai_cascade-a-b-large"),
+        ("engine=transformers,transfer=sparse,method=full_rt,model_name=mine", "mine"),
+    ],
+)
+def test_a_run_is_named_by_its_models_and_by_what_it_does_with_them(arguments: str, name: str) -> None:
+    found = run_name(parse(simple_parse_args_string(arguments)))
+    assert found == name and "/" not in sanitize_model_name(found)
+
+
+def test_a_name_is_short_enough_for_a_folder() -> None:
+    config = parse({"engine": "transformers", "small": "/s/" + 250 * "a", "large": "/l/" + 250 * "b"})
+    assert len(run_name(config)) <= 200

@@ -1,5 +1,6 @@
 """The model inside lmms-eval: whole evaluations in this process, with scripted answers."""
 
+import io
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -7,8 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import pytest
 from lmms_eval.loggers import EvaluationTracker
+from PIL import Image
 from support.logs import logged
 from support.pope_scripts import counts, exit_of, pope_scripts, record
 from support.processes import write_pope
@@ -16,6 +19,7 @@ from support.samples import opened
 
 from lmms_eval_mai import ArgumentError, EngineCrashed, MaiCascade, TooManyErrors
 from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.harness.requests import grouped_by_image
 from lmms_eval_mai.method.methods import MAI, steps_of
 from lmms_eval_mai.plugin import task_dir
 
@@ -240,6 +244,36 @@ def test_repeats_are_answered_one_by_one_and_a_document_fails_if_one_of_its_repe
     samples = {sample["doc_id"]: sample["resps"] for sample in results["samples"]["pope_s"]}
     assert samples.keys() == {0, 2} and samples[0] == samples[2] == [["[[Yes]]", "[[No]]", "[[Yes]]"]]
     assert results["usage"]["by_source"]["small"]["n_api_calls"] == 8
+
+
+# --- the order in which questions are asked --------------------------------------------------------------
+
+
+def png(color: str) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), color).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def questions() -> Any:
+    """Six questions about two images, one without an image, and one with bytes that nobody can decode."""
+    images = [png("red"), png("blue"), png("red"), None, png("blue"), b"broken", png("red")]
+    rows = [{"question": str(n), "image": None if data is None else {"bytes": data}} for n, data in enumerate(images)]
+    features = datasets.Features({"question": datasets.Value("string"), "image": datasets.Image()})
+    return datasets.Dataset.from_list(rows, features=features)
+
+
+def test_documents_with_the_same_image_follow_the_first_of_them(questions: Any) -> None:
+    keys = [("a", "test", number) for number in range(7)] + [("b", "test", 1)]
+    documents = {"a": {"test": questions}, "b": {"test": questions}}
+    assert grouped_by_image(keys, documents) == [0, 2, 6, 1, 4, 7, 3, 5]
+
+
+def test_documents_that_are_streamed_or_have_no_images_keep_their_places(questions: Any) -> None:
+    keys = [("a", "test", number) for number in range(7)]
+    for split in (questions.to_iterable_dataset(), questions.remove_columns("image"), [{"question": "?"}] * 7):
+        assert grouped_by_image(keys, {"a": {"test": split}}) == list(range(7))
 
 
 @pytest.mark.parametrize(("grouped", "order"), [(True, [0, 2, 1, 3]), (False, [0, 1, 2, 3])])
