@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: argparse.Namespace) -> int:
-    """Print the thresholds and write the file. Returns 1 if no threshold keeps the promise. Raises a `MaiError`."""
+    """Return 1 if no threshold keeps the promise."""
     from lmms_eval_mai.analysis.calibrate import (
         Choice,
         choice_table,
@@ -73,7 +73,6 @@ def main(given: argparse.Namespace) -> int:
 
 
 def _promise(given: argparse.Namespace) -> "Promise":
-    """Return the promise that the options ask for. Raises `ArgumentError`."""
     from lmms_eval_mai.analysis.calibrate import BASELINES, Promise
     from lmms_eval_mai.method import files
 
@@ -94,7 +93,6 @@ def _promise(given: argparse.Namespace) -> "Promise":
 
 
 def _calibration(promise: "Promise", choices: "list[Choice]", runs: "Runs", sentence: str) -> "Calibration":
-    """Return what the file has of the method."""
     from lmms_eval_mai.contract import SIDES
     from lmms_eval_mai.run import calibration
 

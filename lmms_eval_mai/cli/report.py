@@ -58,7 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(given: argparse.Namespace) -> None:
-    """Print the report, and write the page. Raises a `MaiError`."""
     if given.images and given.html is None:
         raise ArgumentError("--images has no effect without --html: give --html FILE too.")
     tables = names_of(given.tables)

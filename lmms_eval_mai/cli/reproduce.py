@@ -78,7 +78,6 @@ def main(given: argparse.Namespace) -> None:
 
 
 def _report(folder: Path) -> None:
-    """Print the scores and the exits of each method, and write all tables and the page into the folder."""
     from lmms_eval_mai.analysis.report import markdown, terminal
     from lmms_eval_mai.analysis.runs.runs import Runs
     from lmms_eval_mai.analysis.tables import build, page, thumbnails

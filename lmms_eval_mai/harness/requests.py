@@ -208,7 +208,7 @@ def open_sample(request: Request, documents: Mapping[str, Any]) -> Sample:
 
 @contextlib.contextmanager
 def _document_errors(where: str) -> Iterator[None]:
-    """Turn other libraries' errors inside the block into a `SampleError`. `where` names the document."""
+    """Turn other libraries' errors inside the block into a `SampleError`."""
     try:
         yield
     except MaiError:

@@ -61,7 +61,6 @@ def text_of(trace: Trace, request: Request) -> str:
 
 
 def round_texts_of(trace: Trace, request: Request) -> RoundTexts:
-    """Return the texts of a two-stage request."""
     others = [call.text for call in trace.calls if call is not trace.answer and call.key.prompt != "score"]
     answer = trace.answer.text  # exit `confident` has this call only, and its answer is that of both rounds
     return RoundTexts([*(others or [answer]), answer])

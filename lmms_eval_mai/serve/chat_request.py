@@ -174,7 +174,6 @@ class ChatRequest(NextToken, Fields):
 
     @property
     def token_limit(self) -> int | None:
-        """The largest number of tokens of an answer."""
         return self.max_completion_tokens or self.max_tokens
 
     def images(self) -> list[EncodedImage]:

@@ -26,8 +26,6 @@ SHORT_ANSWER_TOKENS = 64
 
 @dataclass(frozen=True)
 class Question:
-    """The question of a request, and how it is asked."""
-
     request: ChatRequest
     turns: Turns
     """The last one is the question, without an instruction."""
@@ -149,7 +147,7 @@ def _config_of(mai: MaiOptions, config: Config, methods: Mapping[str, Method]) -
 
 
 def _doc(benchmark: str | None, question: str, options: Sequence[str]) -> Doc:
-    """Return the document as the parser of the benchmark reads it."""
+    """Return the document that the parser of the benchmark reads."""
     if benchmark == "mmbench_en_dev" and not 2 <= len(options) <= 4:
         raise bad_request(f"mmbench_en_dev needs 2 to 4 options, not {len(options)}.", "mai.benchmark")
     if benchmark == "mmmu_val":

@@ -79,7 +79,6 @@ def server_of(service: Service) -> uvicorn.Server:
 
 
 async def serve(service: Service, server: uvicorn.Server, bound: socket.socket) -> None:
-    """Answer requests until a signal or a crash."""
     # Hostile bytes and a lack of file descriptors would otherwise fill the log with tracebacks.
     asyncio.get_running_loop().set_exception_handler(lambda _, context: logger.debug(context["message"]))
     watching = asyncio.create_task(_watch_engines(service, server))

@@ -69,8 +69,6 @@ class Metrics:
 
 
 class Service:
-    """The engines of a server and its settings."""
-
     def __init__(self, config: Config, gen_kwargs: Mapping[str, Any], settings: Settings) -> None:
         """`gen_kwargs`: decoding arguments for requests that do not give them. Raises `ArgumentError`,
         `EngineUnavailable` or `EngineStartError`."""
