@@ -64,7 +64,7 @@ class Documents:
         is_cut = prompts.TRANSFER_ANSWER[self._transfer_prompt] == "cut"
         return {number: without_answer(text) if is_cut else text for number, text in found.items()}
 
-    def _question(self, number: int) -> tuple[list[Any], prompts.Kind]:
+    def _question(self, number: int) -> tuple[list[Any], prompts.AnswerForm]:
         """Return images and question of a document, and the form of its answer."""
         (message,) = self._task.doc_to_messages(self._task.eval_docs[number])
         *blocks, instruction = message["content"]
@@ -81,18 +81,18 @@ class Documents:
 
     def simple(self, number: int) -> Chat:
         """Return the Simple prompt of a document (Eq. 5)."""
-        blocks, kind = self._question(number)
-        return _chat(blocks, prompts.instruction("S", kind))
+        blocks, form = self._question(number)
+        return _chat(blocks, prompts.instruction("S", form))
 
     def transfer(self, number: int, reference: str) -> Chat:
         """Return the Reason Transfer prompt of a document (Eq. 9 and 13)."""
-        blocks, kind = self._question(number)
-        return _chat(blocks, prompts.transfer(self._transfer_prompt, reference, kind))
+        blocks, form = self._question(number)
+        return _chat(blocks, prompts.transfer(self._transfer_prompt, reference, form))
 
     def after_thinking(self, number: int) -> str:
         """Return the text after the thinking in the Reason Transfer prompt."""
-        _, kind = self._question(number)
-        return prompts.transfer_parts(self._transfer_prompt, kind)[1]
+        _, form = self._question(number)
+        return prompts.transfer_parts(self._transfer_prompt, form)[1]
 
     def results(self, number: int, text: str) -> dict[str, Any]:
         """Return what the task's scorer makes of an answer."""

@@ -8,7 +8,7 @@ from PIL import Image
 
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.agreement import without_answer
-from lmms_eval_mai.method.prompts import Kind
+from lmms_eval_mai.method.prompts import AnswerForm
 
 from .questions import ask
 from .shapes import Cells, Question, draw, full_text, random_cells
@@ -84,7 +84,7 @@ def draw_sample(rng: random.Random, cells: Cells, name: str, transfer_answer: st
     `run.config`."""
     question = ask(rng, cells)
     form = rng.choices(list(FORMS[name]), list(FORMS[name].values()))[0]
-    kind: Kind = "letter" if question.options else "word"
+    answer_form: AnswerForm = "letter" if question.options else "word"
     solution = solve(question, cells)
     match form:
         case "S":
@@ -96,13 +96,13 @@ def draw_sample(rng: random.Random, cells: Cells, name: str, transfer_answer: st
         case _:
             thinking = _given_thinking(rng, question, cells, solution)
             return _transfer(form, question, cells, thinking, transfer_answer)
-    prompt = full_text(question) + prompts.instruction(form, kind)
+    prompt = full_text(question) + prompts.instruction(form, answer_form)
     return Sample(cells, question, form, prompt, response, solution.answer if question.options else "")
 
 
 def _transfer(form: Form, question: Question, cells: Cells, thinking: str, transfer_answer: str = "cut") -> Sample:
-    kind: Kind = "letter" if question.options else "word"
-    template = prompts.REASON_TRANSFER["reference" if form == "reference" else "previous_thinking"][kind]
+    answer_form: AnswerForm = "letter" if question.options else "word"
+    template = prompts.REASON_TRANSFER["reference" if form == "reference" else "previous_thinking"][answer_form]
     cut = form == "reference" and transfer_answer == "cut"  # Stage 2 always has the whole response
     given = without_answer(thinking) if cut else thinking
     prompt = full_text(question) + template.format(stage1_response=given)

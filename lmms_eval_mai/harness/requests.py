@@ -160,7 +160,7 @@ def log_use(requests: Sequence[Request], documents: Mapping[str, Any], config: C
             logger.warning(f"{name}: mai_cascade ignores {', '.join(ignored)}, as lmms-eval's vllm model does.")
         if prompts and request.variant is None and any(ask.prompt != "task" for ask in config.method.asks):
             with contextlib.suppress(MaiError):  # a document that cannot be opened fails later, with its message
-                sentence = format_sentence(request.task_object, open_sample(request, documents).own_prompt)
+                sentence = format_sentence(request.task_object, open_sample(request, documents).task_prompt)
                 logger.info(
                     f"mai_cascade: {name} is not a task of lmms-eval-mai. Short answers use its own prompt. For the "
                     "thinking and the transfer, the paper's prompts "
@@ -197,11 +197,11 @@ def open_sample(request: Request, documents: Mapping[str, Any]) -> Sample:
             question=question,
             doc=doc,
             benchmark=benchmark,
-            kind=benchmark.kind(doc),
+            answer_form=benchmark.answer_form(doc),
             variant=variant,
             two_stage=request.two_stage,
             sampling=request.sampling,
-            own_prompt=() if variant else prompt,
+            task_prompt=() if variant else prompt,
             decoding=unusual(request.gen_kwargs) | ({"system_instruction": instruction} if instruction else {}),
         )
 

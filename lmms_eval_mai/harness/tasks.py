@@ -63,7 +63,7 @@ def two_stage_messages(
     if round_idx > 1:
         return None, True, previous_output, previous_round_info
     benchmark = lmms_eval_specific_kwargs["benchmark"]
-    ending = prompts.stage2(previous_output[-1], BENCHMARKS[benchmark].kind(doc))
+    ending = prompts.stage2(previous_output[-1], BENCHMARKS[benchmark].answer_form(doc))
     return _messages(benchmark, doc, ending), False, previous_output, previous_round_info
 
 
@@ -106,7 +106,7 @@ def _call(benchmark: str, name: str, *arguments: Any) -> Any:
 
 
 def _instruction(benchmark: str, variant: str, doc: Doc) -> str:
-    return prompts.instruction(prompts.VARIANTS[variant][0], BENCHMARKS[benchmark].kind(doc))
+    return prompts.instruction(prompts.VARIANTS[variant][0], BENCHMARKS[benchmark].answer_form(doc))
 
 
 def _question(benchmark: str, doc: Doc) -> str:

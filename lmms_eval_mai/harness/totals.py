@@ -140,6 +140,6 @@ def _lines(totals: Totals) -> Iterator[str]:
             "MMMU scorer guesses the option of such a multiple-choice answer at random; all other scorers give it 0."
         )
     if failures.count:
-        errors = ", ".join(f"{count} {error}" for error, count in failures.kinds.items())
+        errors = ", ".join(f"{count} {error}" for error, count in failures.by_type.items())
         yield f"{failures.count} samples have no answer and are left out of all scores: {errors}."
         yield str(failures)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from lmms_eval.api.reasoning import strip_reasoning_tags
 
-from lmms_eval_mai.method.prompts import Kind, TransferPrompt
+from lmms_eval_mai.method.prompts import AnswerForm, TransferPrompt
 
 Doc = Mapping[str, Any]
 
@@ -71,7 +71,7 @@ class Benchmark:
     known."""
     same_answer: Callable[[str, str, AgreementRules], bool] = lambda a, b, rules: a == b
     """Returns whether two parsed answers are the same. Must be symmetric."""
-    kind: Callable[[Doc], Kind] = lambda doc: "word"
+    answer_form: Callable[[Doc], AnswerForm] = lambda doc: "word"
     """Returns the form of a document's answer."""
     transfer_prompt: TransferPrompt = "reference"
     shares_images: bool = False

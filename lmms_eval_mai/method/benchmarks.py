@@ -15,7 +15,7 @@ from typing import Any
 from loguru import logger
 
 from lmms_eval_mai.method.agreement import AgreementRules, Benchmark, Doc
-from lmms_eval_mai.method.prompts import Kind
+from lmms_eval_mai.method.prompts import AnswerForm
 
 LETTERS = string.ascii_uppercase
 _LETTER = re.compile(r"[A-Z]")
@@ -56,7 +56,7 @@ class _NoGuess(list):  # type: ignore[type-arg]
 
 
 def _parse_mmmu(answer: str, doc: Doc) -> str | None:
-    if _mmmu_kind(doc) == "word":
+    if _mmmu_answer_form(doc) == "word":
         return answer.strip().lower() if answer.strip(" .") else None  # the scorer reads an empty text in "..."
     from lmms_eval.tasks.mmmu.utils import get_multi_choice_info, parse_multi_choice_response
 
@@ -82,7 +82,7 @@ def _agree_mmmu(a: str, b: str, rules: AgreementRules) -> bool:
     return bool(eval_open(a, read_b) and eval_open(b, read_a))
 
 
-def _mmmu_kind(doc: Doc) -> Kind:
+def _mmmu_answer_form(doc: Doc) -> AnswerForm:
     return "letter" if doc["question_type"] == "multiple-choice" else "word"
 
 
@@ -245,7 +245,7 @@ def _parse_generic(answer: str, doc: Doc) -> str | None:
     return letters[-1].upper() if letters else answer
 
 
-def _letter_if(options: Callable[[Doc], Sequence[str]]) -> Callable[[Doc], Kind]:
+def _letter_if(options: Callable[[Doc], Sequence[str]]) -> Callable[[Doc], AnswerForm]:
     return lambda doc: "letter" if options(doc) else "word"
 
 
@@ -255,13 +255,15 @@ BENCHMARKS: dict[str, Benchmark] = {
         Benchmark(
             "pope", ".pope.utils.pope", _parse_yes_no, _exact, transfer_prompt="previous_thinking", shares_images=True
         ),
-        Benchmark("mmmu_val", ".mmmu.utils.mmmu", _parse_mmmu, _score_mmmu, _agree_mmmu, _mmmu_kind, one_stage=True),
+        Benchmark(
+            "mmmu_val", ".mmmu.utils.mmmu", _parse_mmmu, _score_mmmu, _agree_mmmu, _mmmu_answer_form, one_stage=True
+        ),
         Benchmark(
             "mmbench_en_dev",
             ".mmbench.en_utils.mmbench",
             _parse_mmbench,
             _exact,
-            kind=lambda doc: "letter",
+            answer_form=lambda doc: "letter",
             shares_images=True,
         ),
         Benchmark(
@@ -281,21 +283,21 @@ BENCHMARKS: dict[str, Benchmark] = {
             ".realworldqa.utils.realworldqa",
             _parse_realworldqa,
             _score_realworldqa,
-            kind=_letter_if(_realworldqa_letters),
+            answer_form=_letter_if(_realworldqa_letters),
         ),
         Benchmark(
             "shapes",
             "lmms_eval_mai.harness.tasks.shapes",
             _parse_shapes,
             _score_shapes,
-            kind=_letter_if(lambda doc: [letter for letter in "ABCD" if _is_given(doc.get(letter))]),
+            answer_form=_letter_if(lambda doc: [letter for letter in "ABCD" if _is_given(doc.get(letter))]),
             one_stage=True,
         ),
     )
 }
 """Name -> benchmark. `shapes` is the demonstration, which is not in the paper."""
 
-GENERIC = Benchmark("any", "", _parse_generic, score=None, kind=_letter_if(lambda doc: doc.get("letters", "")))
+GENERIC = Benchmark("any", "", _parse_generic, score=None, answer_form=_letter_if(lambda doc: doc.get("letters", "")))
 """Rules for other lmms-eval tasks and for questions of one's own. `letters` of the document: those that the prompt
 shows before the options, without a gap. Without them, answers are compared as texts."""
 

@@ -172,7 +172,7 @@ def with_text(sample: Sample, *text: str) -> tuple[Message, ...]:
     """Return the chat with the text of a call at its very end. An empty text stands for the own prompt of another
     lmms-eval task."""
     if not any(text):
-        return sample.own_prompt
+        return sample.task_prompt
     *messages, last = sample.question
     return (*messages, Message(last.role, (*last.content, *text)))
 

@@ -5,8 +5,8 @@ LaTeX prints as a typographic one. docs/paper-notes.md lists the other choices.
 import hashlib
 from typing import Literal
 
-Kind = Literal["word", "letter"]
-"""Form of the answer. `word`: a single word or phrase (Prompt 1 of the Simple, Explain and Reasoning prompts in
+AnswerForm = Literal["word", "letter"]
+"""`word`: a single word or phrase (Prompt 1 of the Simple, Explain and Reasoning prompts in
 Appendix C). `letter`: the letter of an option (Prompt 2 of these prompts)."""
 
 Variant = Literal["S", "E", "R", "native"]
@@ -24,7 +24,7 @@ VARIANTS: dict[str, tuple[Variant, bool]] = {
 TransferPrompt = Literal["previous_thinking", "reference"]
 """Name of a Reason Transfer prompt: that of Appendix C for POPE and ChartQA, or that for the other benchmarks."""
 
-INSTRUCTIONS: dict[tuple[Variant, Kind], str] = {
+INSTRUCTIONS: dict[tuple[Variant, AnswerForm], str] = {
     ("S", "word"): (
         "Without thinking, directly answer the question using a single word or phrase in the format: [[answer]]"
     ),
@@ -50,7 +50,7 @@ INSTRUCTIONS: dict[tuple[Variant, Kind], str] = {
 
 _PREVIOUS = "According to previous thinking: {stage1_response}\n "
 
-STAGE2: dict[Kind, str] = {
+STAGE2: dict[AnswerForm, str] = {
     "word": _PREVIOUS + "Answer the question using a single word or phrase.",
     "letter": _PREVIOUS + "Answer with the option's letter from the given choices directly.",
 }
@@ -60,7 +60,7 @@ _REFERENCE = (
     "\n\n\n\n Please answer the question yourself, using the reference only if it seems reasonable.\n "
 )
 
-REASON_TRANSFER: dict[TransferPrompt, dict[Kind, str]] = {
+REASON_TRANSFER: dict[TransferPrompt, dict[AnswerForm, str]] = {
     # Prompt 1 of Reason Transfer, "for POPE and ChartQA", has the text of Stage 2.
     "previous_thinking": STAGE2,
     # Prompt 2 of Reason Transfer, "for MMBench, MMMU and InfoVQA, RealWorldQA". Example 3 (B.6) shows its text for
@@ -84,24 +84,24 @@ MAX_TOKENS = 4096
 (2B, MMMU, R)."""
 
 
-def instruction(variant: Variant, kind: Kind) -> str:
+def instruction(variant: Variant, form: AnswerForm) -> str:
     """Return the answer-format sentence at the end of a Simple, Explain or Reasoning prompt."""
-    return INSTRUCTIONS["S" if variant == "native" else variant, kind]
+    return INSTRUCTIONS["S" if variant == "native" else variant, form]
 
 
-def stage2(thinking: str, kind: Kind) -> str:
+def stage2(thinking: str, form: AnswerForm) -> str:
     """Return the second stage of a two-stage prompt: R_think^s + Prompt_simple of Eq. 8."""
-    return STAGE2[kind].format(stage1_response=thinking)
+    return STAGE2[form].format(stage1_response=thinking)
 
 
-def transfer(prompt: TransferPrompt, thinking: str, kind: Kind) -> str:
+def transfer(prompt: TransferPrompt, thinking: str, form: AnswerForm) -> str:
     """Return a Reason Transfer prompt with the thinking: R_think^s + Prompt_simple of Eq. 9."""
-    return thinking.join(transfer_parts(prompt, kind))
+    return thinking.join(transfer_parts(prompt, form))
 
 
-def transfer_parts(prompt: TransferPrompt, kind: Kind) -> tuple[str, str]:
+def transfer_parts(prompt: TransferPrompt, form: AnswerForm) -> tuple[str, str]:
     """Return the texts before and after the thinking in a Reason Transfer prompt."""
-    before, _, after = REASON_TRANSFER[prompt][kind].partition("{stage1_response}")
+    before, _, after = REASON_TRANSFER[prompt][form].partition("{stage1_response}")
     return before, after
 
 

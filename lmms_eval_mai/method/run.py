@@ -111,7 +111,7 @@ async def _ask_in_turn(opened: OpenSample, asks: Iterable[Ask]) -> None:
 
 async def ask(opened: OpenSample, step: Ask) -> Asked:
     """Make the calls of an `Ask`. Later steps find the result in `opened.asked`."""
-    names, kind = opened.calls_of(step), opened.sample.kind
+    names, form = opened.calls_of(step), opened.sample.answer_form
     if names.thinking.prompt == "transfer":
         thinking = await _transfer(opened, step, names)
     else:
@@ -120,11 +120,11 @@ async def ask(opened: OpenSample, step: Ask) -> Asked:
         if variant is None or (variant == "native" and opened.sample.variant is None):
             text = ""
         else:
-            text = prompts.instruction(variant, kind)
+            text = prompts.instruction(variant, form)
         thinking = await opened.call(names.thinking, text)
     answer = thinking
     if names.answer != names.thinking:  # Eq. 8
-        answer = await opened.call(names.answer, prompts.stage2(thinking.text, kind), thinking=thinking.text)
+        answer = await opened.call(names.answer, prompts.stage2(thinking.text, form), thinking=thinking.text)
     opened.asked[step.name], opened.answers[step.name] = Asked(thinking, answer), answer
     return opened.asked[step.name]
 
@@ -136,7 +136,7 @@ async def _transfer(opened: OpenSample, step: Ask, names: AskCalls) -> Call:
     thinking = transferred_thinking(opened.asked[step.of].thinking, opened)
     if sparse is not None and thinking and names.score is not None:
         thinking = await _select(opened, sparse, names.score, thinking)  # Eq. 12
-    text = prompts.transfer(sample.benchmark.transfer_prompt, thinking, sample.kind)
+    text = prompts.transfer(sample.benchmark.transfer_prompt, thinking, sample.answer_form)
     return await opened.call(names.answer, text, thinking=thinking)  # Eq. 9; Eq. 13 with transfer=sparse
 
 
@@ -158,7 +158,7 @@ async def _select(opened: OpenSample, sparse: Sparse, name: CallName, thinking: 
     is not a number.
     """
     sample = opened.sample
-    before, after = prompts.transfer_parts(sample.benchmark.transfer_prompt, sample.kind)
+    before, after = prompts.transfer_parts(sample.benchmark.transfer_prompt, sample.answer_form)
     request = AttentionRequest(sparse.layer, thinking)
     scored = await opened.call(name, before, thinking, after, thinking=thinking, attention=request)
     weights: TokenWeights | None = scored.attention

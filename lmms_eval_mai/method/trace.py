@@ -20,7 +20,7 @@ from lmms_eval_mai.contract import (
 )
 from lmms_eval_mai.method.agreement import RULES, Benchmark, Doc, extract_answer
 from lmms_eval_mai.method.methods import MAI, Method, steps_of
-from lmms_eval_mai.method.prompts import Kind, Variant
+from lmms_eval_mai.method.prompts import AnswerForm, Variant
 from lmms_eval_mai.method.sparse import Selection
 
 
@@ -55,13 +55,13 @@ class Sample:
     """The document without its images, for the parsers."""
     benchmark: Benchmark
     """The rules of agreement."""
-    kind: Kind
+    answer_form: AnswerForm
     variant: Variant | None
-    """The task's own prompt. None for other lmms-eval tasks, which have `own_prompt`."""
+    """The task's own prompt. None for other lmms-eval tasks, which have `task_prompt`."""
     two_stage: bool
     """Whether the thinking model answers in a second call (Eq. 8; the `_s2` tasks)."""
     sampling: Mapping[CallPrompt, Sampling]
-    own_prompt: tuple[Message, ...] = ()
+    task_prompt: tuple[Message, ...] = ()
     """The whole prompt of another lmms-eval task, with its own format sentence. Empty for our tasks."""
     decoding: Mapping[str, Any] = field(default_factory=dict)
     """The decoding arguments that are not those of our tasks, for the trace."""
@@ -90,7 +90,7 @@ class Trace:
     """Whether a document with one of these images was used to choose the threshold, so that its score may be too
     good."""
     category: str | None = None
-    """The kind of the question that the data set names."""
+    """That of the question, if the data set names one."""
 
     @property
     def text(self) -> str:
@@ -108,10 +108,10 @@ def _text_of(part: ContentPart) -> str:
 
 
 def category_of(doc: Doc) -> str | None:
-    """Return the kind of a question: POPE, MMBench and shapes have `category`, InfoVQA has `answer_type`."""
-    kind = doc.get("category") or doc.get("answer_type")
-    kind = ", ".join(map(str, kind)) if isinstance(kind, list | tuple) else kind
-    return kind if isinstance(kind, str) and kind else None
+    """Return the category of a question: `category` of POPE, MMBench and shapes, `answer_type` of InfoVQA."""
+    category = doc.get("category") or doc.get("answer_type")
+    category = ", ".join(map(str, category)) if isinstance(category, list | tuple) else category
+    return category if isinstance(category, str) and category else None
 
 
 # --- as JSON values, in lmms-eval's samples file and in the server's replies (docs/output.md) ---

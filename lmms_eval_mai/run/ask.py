@@ -69,7 +69,7 @@ class Cascade:
             raise ArgumentError(f"gen_kwargs={gen_kwargs!r} is invalid: expected a dictionary.")
         self.config = parse({"store": "off", **arguments})
         self._decoding = dict(gen_kwargs or {})
-        sampling(self._decoding, self.config, own_task=True)  # refuses wrong arguments
+        sampling(self._decoding, self.config, is_mai_task=True)  # refuses wrong arguments
         self._engines = Engines(self.config)
         self._evaluation = Evaluation(self._engines, self.config)
         self._numbers = itertools.count()
@@ -163,7 +163,7 @@ def checked_question(
     if not isinstance(question, str) or not question.strip():
         raise ArgumentError(f"The question {question!r} is not a text, or it is empty.")
     text = replace_lone_surrogates(with_options(question, texts) + "\n")  # tokenizers refuse them
-    sample = question_sample(TASK, texts, sampling(gen_kwargs, config, own_task=True), gen_kwargs)
+    sample = question_sample(TASK, texts, sampling(gen_kwargs, config, is_mai_task=True), gen_kwargs)
 
     def open_sample() -> Sample:
         images = tuple(map(open_image, sources))
@@ -190,7 +190,7 @@ def question_sample(
         question=(),
         doc=doc,
         benchmark=GENERIC,
-        kind=GENERIC.kind(doc),
+        answer_form=GENERIC.answer_form(doc),
         variant="S",
         two_stage=False,
         sampling=sampling,

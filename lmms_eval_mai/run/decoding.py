@@ -16,7 +16,7 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.prompts import MAX_TOKENS
 from lmms_eval_mai.run.config import Config
 
-OWN_TASK: dict[str, Any] = {"temperature": 0, "top_p": 1, "max_new_tokens": MAX_TOKENS, "num_beams": 1}
+MAI_TASK: dict[str, Any] = {"temperature": 0, "top_p": 1, "max_new_tokens": MAX_TOKENS, "num_beams": 1}
 """The values in the task files of this package."""
 
 
@@ -87,25 +87,25 @@ def ignored_arguments(gen_kwargs: Mapping[str, Any]) -> list[str]:
 
 
 def sampling(
-    gen_kwargs: Mapping[str, Any], config: Config, own_task: bool, repeat: int = 0
+    gen_kwargs: Mapping[str, Any], config: Config, is_mai_task: bool, repeat: int = 0
 ) -> dict[CallPrompt, Sampling]:
     """Return how each call is decoded. Raises `ArgumentError` for an unknown name, or for a value that cannot work or
     that an engine of the run refuses.
 
-    `own_task`: whether it is a task of this package. Its limit applies to every call. The limit of another lmms-eval
+    `is_mai_task`: whether it is a task of this package. Its limit applies to every call. The limit of another lmms-eval
     task applies to its short answers; its thinking and the answers with thinking have at least `MAX_TOKENS`. With a
     seed, each repeat adds its number to it, so that repeats differ. None and an empty text count as not given. In a
     call in which the model thinks by itself, the values of `native_gen_kwargs` replace others.
     """
-    if own_task and gen_kwargs.get("until"):
+    if is_mai_task and gen_kwargs.get("until"):
         raise ArgumentError(
             f"until={gen_kwargs['until']} is ignored in other lmms-eval tasks and not supported in this one. Give "
             "stop=TEXT in --gen_kwargs if an answer must end at a text."
         )
     gen_kwargs = {name: value for name, value in gen_kwargs.items() if name not in IGNORED}
-    own = config.native_gen_kwargs or {}
-    read_decoding(own, "In native_gen_kwargs, ")  # names the argument in a message
-    given, of_native = read_decoding(gen_kwargs), read_decoding({**gen_kwargs, **own})
+    native_gen_kwargs = config.native_gen_kwargs or {}
+    read_decoding(native_gen_kwargs, "In native_gen_kwargs, ")  # names the argument in a message
+    given = read_decoding(gen_kwargs)
 
     def decoding(given: Decoding, most: int, budget: int | None = None) -> Sampling:
         return Sampling(
@@ -123,11 +123,11 @@ def sampling(
         )
 
     limit = given.max_new_tokens or MAX_TOKENS
-    most = limit if own_task else max(limit, MAX_TOKENS)
+    most = limit if is_mai_task else max(limit, MAX_TOKENS)
     short, long = decoding(given, limit), decoding(given, most)
     native = decoding(
-        of_native,
-        int(own.get("max_new_tokens") or most + (config.max_thinking_tokens or 0)),
+        read_decoding({**gen_kwargs, **native_gen_kwargs}),
+        int(native_gen_kwargs.get("max_new_tokens") or most + (config.max_thinking_tokens or 0)),
         config.max_thinking_tokens,
     )
     for engine in config.engines():
@@ -144,7 +144,7 @@ def unusual(gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
         name: value
         for name, value in sorted(gen_kwargs.items())
         if name in NAMES
-        and value not in (None, "", OWN_TASK.get(name))
+        and value not in (None, "", MAI_TASK.get(name))
         and value != Decoding.model_fields[name].default
     }
 

@@ -30,9 +30,9 @@ class Failures:
     def add(self, sample: SampleKey, error: SampleError) -> bool:
         """Add a failed sample. Returns whether it is the first of its cause."""
         text = f"{type(error).__name__}: {error}"
-        of_cause = self.causes.setdefault(re.sub(r"\d+", "0", text), [])
-        of_cause.append((text, sample))
-        return len(of_cause) == 1
+        same = self.causes.setdefault(re.sub(r"\d+", "0", text), [])
+        same.append((text, sample))
+        return len(same) == 1
 
     @property
     def count(self) -> int:
@@ -54,12 +54,12 @@ class Failures:
         return Counter(sample[0] for samples in self.causes.values() for _, sample in samples)
 
     @property
-    def kinds(self) -> dict[str, int]:
-        """Kind of error -> number of samples, the largest first."""
-        kinds: Counter[str] = Counter()
+    def by_type(self) -> dict[str, int]:
+        """Type of the error -> number of samples, the largest first."""
+        types: Counter[str] = Counter()
         for cause, samples in self.causes.items():
-            kinds[cause.partition(":")[0]] += len(samples)
-        return dict(kinds.most_common())
+            types[cause.partition(":")[0]] += len(samples)
+        return dict(types.most_common())
 
     def add_to_message(self, error: MaiError) -> None:
         """Add the failed samples, if there are any, to the error that ends the run."""

@@ -205,7 +205,7 @@ async def reply_of(question: Question, results: AsyncIterable[Call | Trace]) -> 
             continue
         content = {"content": result.text if question.sample.variant is not None else result.answer.text}
         reason = "stop" if result.answer.finish_reason == "stop" else "length"
-        mai = {"method": question.config.method.name, "kind": question.sample.kind, "exit": result.exit}
+        mai = {"method": question.config.method.name, "kind": question.sample.answer_form, "exit": result.exit}
         mai |= trace_record(result) if request.mai.trace else {}
         usage = _usage(result.calls)
         if request.stream:

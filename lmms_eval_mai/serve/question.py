@@ -10,7 +10,7 @@ from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.method.agreement import Doc
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, LETTERS, options_of
 from lmms_eval_mai.method.methods import METHODS, THINKING, Method
-from lmms_eval_mai.method.prompts import INSTRUCTIONS, Kind, Variant
+from lmms_eval_mai.method.prompts import INSTRUCTIONS, AnswerForm, Variant
 from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.run.ask import checked_options, question_sample, with_options
 from lmms_eval_mai.run.config import Config
@@ -44,7 +44,7 @@ class Question:
             parts = [part.decode(next(images)) if isinstance(part, EncodedImage) else part for part in content if part]
             messages += (Message(role, tuple(merge_adjacent_text(parts))),)
         whole = () if self.sample.variant else messages
-        return replace(self.sample, doc_id=number, question=messages, own_prompt=whole)
+        return replace(self.sample, doc_id=number, question=messages, task_prompt=whole)
 
 
 def question_of(
@@ -70,13 +70,13 @@ def question_of(
         _sample(request, options, config, gen_kwargs),
         doc=_doc(mai.benchmark, before + text, options),
         benchmark=GENERIC if mai.benchmark is None else BENCHMARKS[mai.benchmark],
-        kind="letter" if options else mai.kind or answer_form or "word",
+        answer_form="letter" if options else mai.kind or answer_form or "word",
         variant=mai.think or variant or "S",
     )
     return Question(request, [*earlier, ("user", [*parts[:last], text + end, *parts[last + 1 :]])], config, sample)
 
 
-def strip_instruction(text: str) -> tuple[str, Variant | None, Kind | None]:
+def strip_instruction(text: str) -> tuple[str, Variant | None, AnswerForm | None]:
     """Return a text without an instruction of the paper at its end, and the prompt and the answer form of this
     instruction. A harness that runs a task of this package on the server sends one with the question."""
     for (variant, answer_form), instruction in INSTRUCTIONS.items():
@@ -85,7 +85,7 @@ def strip_instruction(text: str) -> tuple[str, Variant | None, Kind | None]:
     return text, None, None
 
 
-def find_options(text: str, mai: MaiOptions, answer_form: Kind | None) -> list[str]:
+def find_options(text: str, mai: MaiOptions, answer_form: AnswerForm | None) -> list[str]:
     """Return the options of a question: those of the request, else those that its text shows. `answer_form`: that of
     its instruction. Raises `RequestError`, or `ArgumentError`."""
     if mai.options:
@@ -114,8 +114,8 @@ def _sample(request: ChatRequest, options: Sequence[str], config: Config, gen_kw
     keeps those of the server."""
     limit = request.token_limit
     arguments = {**gen_kwargs, **request.model_dump(include=set(NAMES), exclude_unset=True)}
-    decoding = sampling(arguments, config, own_task=True)
-    server = sampling(gen_kwargs, config, own_task=True)
+    decoding = sampling(arguments, config, is_mai_task=True)
+    server = sampling(gen_kwargs, config, is_mai_task=True)
     for prompt, call in decoding.items():
         # A model alone that thinks by itself gives its thinking and its answer in one call.
         if prompt in THINKING and (prompt != "native" or len(config.method.asks) > 1):

@@ -74,7 +74,7 @@ class Service:
         `EngineUnavailable` or `EngineStartError`."""
         if config.store != "off":
             raise ArgumentError(f"store={config.store}: a server keeps no calls. Leave store out.")
-        sampling(gen_kwargs, config, own_task=True)
+        sampling(gen_kwargs, config, is_mai_task=True)
         self.config, self.gen_kwargs, self.settings, self.metrics = config, gen_kwargs, settings, Metrics()
         self.is_ready = False
         self.crash: BaseException | None = None

@@ -50,7 +50,7 @@ def gold_texts(name: str, doc: Doc, *texts: str) -> list[str]:
     """Return possible golds of a document. For open questions the answers to it are among them."""
     if name == "pope":
         return ["yes", "no"]
-    if BENCHMARKS[name].kind(doc) == "letter":
+    if BENCHMARKS[name].answer_form(doc) == "letter":
         letters = "ABCDEF" if "\nE. " in doc.get("question", "") else "ABCD"
         return [letter for letter in letters if doc.get(letter) != "nan"]
     golds = [*(extract_answer(text) for text in texts), *ATOMS]

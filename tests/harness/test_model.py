@@ -117,7 +117,7 @@ def test_a_system_message_of_the_task_stays_without_a_system_instruction(
     task = OneQuestion([{"role": "system", "content": "The task's."}, {"role": "user", "content": "Which?"}])
     task.config.description = description
     sample = opened(task.request(context), DOCUMENTS)
-    assert [(message.role, *message.content) for message in sample.own_prompt] == [
+    assert [(message.role, *message.content) for message in sample.task_prompt] == [
         ("system", system),
         ("user", "Which?"),
     ]
@@ -346,7 +346,7 @@ def test_ignored_decoding_arguments_are_named_in_a_warning_and_the_others_are_in
 def test_lone_surrogates_are_replaced_and_repeats_have_different_seeds(write_script: Any) -> None:
     task = OneQuestion([{"role": "user", "content": [{"type": "text", "text": "half \ud83d, 漢字 \U0001f600"}]}])
     samples = [opened(task.request(seed=7), DOCUMENTS, repeat) for repeat in range(3)]
-    assert samples[0].own_prompt[0].content == ("half \ufffd, 漢字 \U0001f600",)
+    assert samples[0].task_prompt[0].content == ("half \ufffd, 漢字 \U0001f600",)
     assert [sample.sampling["simple"].seed for sample in samples] == [7, 8, 9]
 
 

@@ -130,7 +130,7 @@ def test_the_prompt_of_another_task_decides_whether_its_answers_are_letters(prom
         args=("", Task().doc_to_messages, {}, 0, "own", "test"), metadata={}, request_type="generate_until"
     )
     one = opened(request, {"own": {"test": [doc]}})
-    assert one.kind == kind and not texts_agree(one.benchmark, one.doc, "A cat", "A dog", RULES)
+    assert one.answer_form == kind and not texts_agree(one.benchmark, one.doc, "A cat", "A dog", RULES)
     assert texts_agree(one.benchmark, one.doc, "(B)", "B", RULES) is (kind == "letter")
     think, transfer = (prompts_of("full_rt", one)[key] for key in (("small", "think"), ("large", "transfer")))
     assert all(

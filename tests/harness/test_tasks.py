@@ -22,18 +22,18 @@ from support.tasks import (
     VARIANTS,
     Doc,
     Loaded,
+    answer_form_of,
     config,
     documents,
     image_bytes,
     instruction_of,
-    kind_of,
     split_name,
     texts,
     types,
 )
 
 from lmms_eval_mai import plugin
-from lmms_eval_mai.run.decoding import OWN_TASK
+from lmms_eval_mai.run.decoding import MAI_TASK
 
 every_task = pytest.mark.parametrize("name", NAMES)
 
@@ -82,7 +82,7 @@ def test_a_task_equals_the_installed_built_in_task_but_for_prompt_and_decoding(
     task = tasks.chat[name]
     decoding = task.config.generation_kwargs
     assert decoding.pop("until") == []  # lmms-eval's own default would stop all thinking at its first blank line
-    assert decoding.pop("do_sample") is False and decoding == {**OWN_TASK}
+    assert decoding.pop("do_sample") is False and decoding == {**MAI_TASK}
     for metadata in (task.instances[0].metadata["mai"], task.config.lmms_eval_specific_kwargs["default"]):
         assert metadata == {"benchmark": benchmark, "variant": variant}
     assert task.instances[0].request_type == "generate_until" + "_multi_round" * (name in TWO_STAGE)
@@ -93,7 +93,7 @@ def test_a_task_equals_the_installed_built_in_task_but_for_prompt_and_decoding(
 
 def question_of(benchmark: str, doc: Doc, words: str) -> str:
     """Return the built-in task's text without the instruction at its end."""
-    official = OFFICIAL.get(benchmark) or OFFICIAL[f"{benchmark} {kind_of(benchmark, doc)}"]
+    official = OFFICIAL.get(benchmark) or OFFICIAL[f"{benchmark} {answer_form_of(benchmark, doc)}"]
     assert words.endswith(official)
     return words.removesuffix(official)
 
@@ -103,17 +103,17 @@ def test_messages_equal_those_of_the_built_in_task_except_for_the_instruction_in
     tasks: Loaded, name: str
 ) -> None:
     benchmark, variant = split_name(name)
-    kinds = Counter()
+    forms = Counter()
     for doc in documents(tasks, name):
         theirs = tasks.built_in[benchmark].doc_to_messages(doc)
         ours = tasks.chat[name].doc_to_messages(doc)
         *question, last = texts(ours)
-        kind = kind_of(benchmark, doc)
-        kinds[kind] += 1
-        assert last == INSTRUCTIONS[variant[0], kind]
+        form = answer_form_of(benchmark, doc)
+        forms[form] += 1
+        assert last == INSTRUCTIONS[variant[0], form]
         if benchmark == "realworldqa":
-            assert IN_THE_DATA[kind] in doc["question"]
-            assert "".join(question).split() == doc["question"].replace(IN_THE_DATA[kind], "").split()
+            assert IN_THE_DATA[form] in doc["question"]
+            assert "".join(question).split() == doc["question"].replace(IN_THE_DATA[form], "").split()
         else:
             assert "".join(question) == question_of(benchmark, doc, "".join(texts(theirs)))
         assert "[[answer]]" not in "".join(question) and question[-1].endswith("\n")
@@ -123,7 +123,7 @@ def test_messages_equal_those_of_the_built_in_task_except_for_the_instruction_in
         text, placeholder = tasks.chat[name].doc_to_text(bare), "<image 1>" if benchmark == "mmmu_val" else ""
         assert placeholder in text and text.replace("<image 1>", "").split() == " ".join(texts(ours)).split()
     both = {"mmmu_val": {"letter": 8, "word": 4}, "realworldqa": {"letter": 6, "word": 6}}
-    assert kinds == both.get(benchmark, {"letter" if benchmark == "mmbench_en_dev" else "word": 12})
+    assert forms == both.get(benchmark, {"letter" if benchmark == "mmbench_en_dev" else "word": 12})
 
 
 def mmmu(question: str, options: list[str] | None = None) -> Doc:
@@ -171,7 +171,7 @@ def test_a_chat_model_gets_two_rounds_and_the_second_contains_the_first_response
             given = {"previous_output": [response], "previous_round_info": None}
             second, terminal, *_ = task.doc_to_messages(doc, round_idx=1, **given)
             assert not terminal and texts(first) == texts(one_stage.doc_to_messages(doc))
-            ending = STAGE_2[kind_of(split_name(name)[0], doc)].replace("RESPONSE", response)
+            ending = STAGE_2[answer_form_of(split_name(name)[0], doc)].replace("RESPONSE", response)
             assert texts(second) == [*texts(first)[:-1], ending]
             assert types(second) == types(first) and image_bytes(second) == image_bytes(first)
             given["previous_output"] = [response, "[[red]]"]

@@ -107,4 +107,4 @@ def test_the_table_counts_the_failed_samples_of_all_ranks_and_groups_them_by_cau
     table = final_table(found, config())
     assert [(columns(table, row)["n"], columns(table, row)["failed"]) for row in (0, 1)] == [("0", "10"), ("1", "12")]
     assert "11 more with a similar message: pope_s document 2, " in table and " and 1 more causes" in table
-    assert found.failures.kinds == {"MissingAnswer": 12, "UnreadableImage": 10}
+    assert found.failures.by_type == {"MissingAnswer": 12, "UnreadableImage": 10}

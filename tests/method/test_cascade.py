@@ -263,7 +263,9 @@ def test_the_small_models_answer_is_transferred_in_prompt_1_and_cut_in_prompt_2_
     trace, _, large = run_method(mode, one, answers, large_answers, transfer_answer=choice)
     kept = choice == "keep" or (choice is None and name in ("pope", "chartqa"))
     transferred = answers["think"] if kept else "A [[?]] fan."
-    assert large.prompt_of("transfer").endswith(prompts.transfer(one.benchmark.transfer_prompt, transferred, one.kind))
+    assert large.prompt_of("transfer").endswith(
+        prompts.transfer(one.benchmark.transfer_prompt, transferred, one.answer_form)
+    )
     assert next(call.text for call in trace.calls if call.key.prompt == "think") == answers["think"]
 
 

@@ -30,7 +30,7 @@ def test_every_decoding_argument_of_lmms_evals_vllm_reaches_vllm_with_the_same_v
     assert {name for given in ARGUMENTS for name in given} | {"num_beams", "stop"} == set(NAMES)
     for given in ARGUMENTS:
         theirs = vllm_of_lmms_eval({**TASK, "temperature": 0.5, **given})
-        found = sampling({**TASK, "temperature": 0.5, **given}, GREEDY, own_task=True)
+        found = sampling({**TASK, "temperature": 0.5, **given}, GREEDY, is_mai_task=True)
         assert set(found) == PROMPTS
         for one in found.values():
             ours = sampling_params(one)
@@ -53,7 +53,7 @@ def test_stop_is_a_text_or_a_list() -> None:
     texts: dict[Any, tuple[str, ...]] = {"]]": ("]]",), '"a,b"': ("a,b",), "none": (), None: (), ("a", "b"): ("a", "b")}
     texts['["[[","\\n\\n"]'] = ("[[", "\n\n")
     for given, expected in texts.items():
-        assert sampling({"stop": given}, GREEDY, own_task=True)["think"].stop == expected
+        assert sampling({"stop": given}, GREEDY, is_mai_task=True)["think"].stop == expected
 
 
 REFUSED = [
@@ -70,39 +70,39 @@ REFUSED = [
 @pytest.mark.parametrize(("name", "value"), REFUSED)
 def test_decoding_value_that_cannot_work_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ArgumentError) as error:
-        sampling({**TASK, name: value}, GREEDY, own_task=True)
+        sampling({**TASK, name: value}, GREEDY, is_mai_task=True)
     assert str(error.value).startswith(f"The decoding argument {name}={value} is ")
 
 
 def test_value_that_only_vllm_refuses_is_refused_where_an_engine_is_vllm() -> None:
     own = {"temperature": 2.5}
     with pytest.raises(ArgumentError, match="temperature"):
-        sampling(own, GREEDY, own_task=True)
+        sampling(own, GREEDY, is_mai_task=True)
     with pytest.raises(ArgumentError, match="temperature"):
-        sampling({}, parse({"think": "native", "native_gen_kwargs": own}), own_task=True)
+        sampling({}, parse({"think": "native", "native_gen_kwargs": own}), is_mai_task=True)
     other = parse({"small": "http://127.0.0.1/v1", "large": "http://127.0.0.1/v1"})
-    assert sampling(own, other, own_task=True)["simple"].temperature == 2.5
+    assert sampling(own, other, is_mai_task=True)["simple"].temperature == 2.5
 
 
 def test_an_unknown_decoding_argument_is_refused_with_near_names() -> None:
     for name, near in (("max_tokens", "max_new_tokens"), ("logit_bias", "temperature")):
         with pytest.raises(ArgumentError, match=f"{name} is unknown.* {near}"):
-            sampling({**TASK, name: 1}, GREEDY, own_task=False)
+            sampling({**TASK, name: 1}, GREEDY, is_mai_task=False)
     with pytest.raises(ArgumentError, match=r"In native_gen_kwargs, temprature is unknown\. Did you mean temperature"):
-        sampling({}, parse({"think": "native", "native_gen_kwargs": {"temprature": 1}}), own_task=True)
+        sampling({}, parse({"think": "native", "native_gen_kwargs": {"temprature": 1}}), is_mai_task=True)
 
 
 @pytest.mark.parametrize("value", [None, 0, 0.0, ""])
 def test_decoding_value_of_none_or_0_counts_as_not_given(value: Any) -> None:
     names = ("max_new_tokens", "temperature", "top_p", "top_k", "min_p", *PENALTIES)
-    given = sampling({**TASK, **dict.fromkeys(names, value)}, GREEDY, own_task=False)
-    assert given == sampling({"top_k": -1.0}, GREEDY, own_task=False)  # vLLM: "0 (or -1)" means all tokens
+    given = sampling({**TASK, **dict.fromkeys(names, value)}, GREEDY, is_mai_task=False)
+    assert given == sampling({"top_k": -1.0}, GREEDY, is_mai_task=False)  # vLLM: "0 (or -1)" means all tokens
 
 
 def test_until_is_refused_for_our_tasks_and_ignored_for_other_tasks() -> None:
     with pytest.raises(ArgumentError, match="stop=TEXT"):
-        sampling({**TASK, "until": ["\n\n"]}, GREEDY, own_task=True)
-    assert sampling({**TASK, "until": ["\n\n"]}, GREEDY, own_task=False)["task"].stop == ()
+        sampling({**TASK, "until": ["\n\n"]}, GREEDY, is_mai_task=True)
+    assert sampling({**TASK, "until": ["\n\n"]}, GREEDY, is_mai_task=False)["task"].stop == ()
     assert ignored_arguments({**TASK, "until": ["\n\n"]}) == []
     assert ignored_arguments({**TASK, "until": ["Q:"], "visual_cot": True}) == ["until", "visual_cot"]
 
@@ -111,7 +111,7 @@ def test_decoding_arguments_of_every_task_of_lmms_eval_are_accepted() -> None:
     found = list(shipped_generation_kwargs())
     assert len(found) > 500 and any(given.get("top_p") == 0 for given in found)
     for given in found:
-        assert 0 < sampling(given, GREEDY, own_task=False)["task"].top_p <= 1
+        assert 0 < sampling(given, GREEDY, is_mai_task=False)["task"].top_p <= 1
     assert set(IGNORED) <= {name for given in found for name in given}
 
 
@@ -137,8 +137,8 @@ TaskFileLoader.add_multi_constructor("!", lambda loader, suffix, node: None)
 # --- limits ---
 
 
-def limits(gen_kwargs: dict[str, Any], own_task: bool, **arguments: Any) -> dict[str, int]:
-    return {name: one.max_tokens for name, one in sampling(gen_kwargs, parse(arguments), own_task).items()}
+def limits(gen_kwargs: dict[str, Any], is_mai_task: bool, **arguments: Any) -> dict[str, int]:
+    return {name: one.max_tokens for name, one in sampling(gen_kwargs, parse(arguments), is_mai_task).items()}
 
 
 def test_every_call_of_our_tasks_has_the_limit_that_lmms_evals_vllm_gives_the_task() -> None:
@@ -146,21 +146,21 @@ def test_every_call_of_our_tasks_has_the_limit_that_lmms_evals_vllm_gives_the_ta
         given = yaml.load(path.read_text(), TaskFileLoader).get("generation_kwargs")
         if given is not None:
             theirs = vllm_of_lmms_eval(given).max_tokens
-            assert limits(given, own_task=True) == dict.fromkeys(PROMPTS, theirs), path
+            assert limits(given, is_mai_task=True) == dict.fromkeys(PROMPTS, theirs), path
     assert theirs == MAX_TOKENS == 4096
 
 
 def test_a_low_limit_of_another_task_is_that_of_short_answers_and_max_new_tokens_limits_every_call() -> None:
     short = {"simple": 16, "task": 16}
-    assert limits({"max_new_tokens": 16}, own_task=False) == dict.fromkeys(PROMPTS, MAX_TOKENS) | short
-    assert limits({"max_new_tokens": 32768}, own_task=False) == dict.fromkeys(PROMPTS, 32768)
-    assert limits(TASK, own_task=True, max_new_tokens=64) == dict.fromkeys(PROMPTS, 64)
+    assert limits({"max_new_tokens": 16}, is_mai_task=False) == dict.fromkeys(PROMPTS, MAX_TOKENS) | short
+    assert limits({"max_new_tokens": 32768}, is_mai_task=False) == dict.fromkeys(PROMPTS, 32768)
+    assert limits(TASK, is_mai_task=True, max_new_tokens=64) == dict.fromkeys(PROMPTS, 64)
 
 
 def test_a_model_that_thinks_by_itself_has_decoding_arguments_of_its_own() -> None:
     given = {"think": "native", "native_gen_kwargs": '{"temperature": 0.6, "max_new_tokens": 9000}'}
     found = sampling(
-        {**TASK, "top_k": 7, "seed": 3}, parse({**given, "max_thinking_tokens": 500}), own_task=True, repeat=1
+        {**TASK, "top_k": 7, "seed": 3}, parse({**given, "max_thinking_tokens": 500}), is_mai_task=True, repeat=1
     )
     native = found.pop("native")
     assert (native.temperature, native.top_k, native.max_tokens, native.seed) == (0.6, 7, 9000, 4)

@@ -38,11 +38,11 @@ def sample(
         question=(Message("user", (image, question)),),
         doc=doc,
         benchmark=rules,
-        kind=rules.kind(doc),
+        answer_form=rules.answer_form(doc),
         variant=variant,  # type: ignore[arg-type]
         two_stage=two_stage,
         sampling=dict.fromkeys(CALL_PROMPTS, Sampling(max_tokens=64)),
-        own_prompt=() if variant else (Message("user", (image, question + OWN_INSTRUCTION)),),
+        task_prompt=() if variant else (Message("user", (image, question + OWN_INSTRUCTION)),),
     )
 
 

@@ -67,16 +67,16 @@ def split_name(name: str) -> tuple[str, str]:
     return benchmark, name.removeprefix(benchmark + "_")
 
 
-def kind_of(benchmark: str, doc: Doc) -> str:
+def answer_form_of(benchmark: str, doc: Doc) -> str:
     """Return the form of the answer that a document requires."""
     from lmms_eval_mai.method.benchmarks import BENCHMARKS
 
-    return BENCHMARKS[benchmark].kind(doc)
+    return BENCHMARKS[benchmark].answer_form(doc)
 
 
 def instruction_of(name: str, doc: Doc) -> str:
     benchmark, variant = split_name(name)
-    return INSTRUCTIONS[variant[0], kind_of(benchmark, doc)]
+    return INSTRUCTIONS[variant[0], answer_form_of(benchmark, doc)]
 
 
 def texts(messages: list[dict[str, Any]]) -> list[str]:

@@ -34,7 +34,7 @@ def test_arguments_named_alone_are_accepted_by_a_run_that_can_use_them() -> None
     lines = code(r"--gen_kwargs .*")
     assert len(lines) == 2
     for line in lines:
-        sampling(values_of("--gen_kwargs", line.removeprefix("--gen_kwargs ")), parse({}), own_task=True)
+        sampling(values_of("--gen_kwargs", line.removeprefix("--gen_kwargs ")), parse({}), is_mai_task=True)
 
 
 def test_every_task_is_known_to_lmms_eval(task_manager: Any) -> None:
