@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import PlainSerializer, TypeAdapter
 
@@ -14,10 +14,33 @@ Side = Literal["small", "large"]
 SIDES: tuple[Side, Side] = ("small", "large")
 
 CallPrompt = Literal["simple", "task", "explain", "think", "native", "stage2", "score", "transfer"]
-"""What a call asks, in the order of a trace. simple: Eq. 5-6. task: the own prompt of another lmms-eval task. explain,
-think: Eq. 7 and 10 with prompt E or R. native: the prompt of a short answer, and the model's own thinking is switched
-on. stage2: Eq. 8. score: the prefill that scores the thinking for Eq. 12. transfer: Eq. 9 and 13."""
-CALL_PROMPTS: tuple[CallPrompt, ...] = get_args(CallPrompt)
+Variant = Literal["S", "E", "R", "native"]
+"""Simple, Explain or Reasoning prompt, or Simple with the model's own thinking switched on."""
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """A row of `PROMPTS`."""
+
+    variant: Variant | None = None
+    is_short: bool = False
+    """Whether it asks for a short answer without thinking. Such a call returns log-probabilities."""
+    thinks: bool = False
+    two_stages: bool = False
+    """Whether the thinking is the whole text, after which a second call may answer (S2, Appendix B.3)."""
+
+
+PROMPTS: dict[CallPrompt, PromptRow] = {
+    "simple": PromptRow("S", is_short=True),  # Eq. 5 and 6
+    "task": PromptRow(is_short=True),  # the prompt of another lmms-eval task
+    "explain": PromptRow("E", thinks=True, two_stages=True),  # Eq. 7 and 10 with prompt E
+    "think": PromptRow("R", thinks=True, two_stages=True),  # Eq. 7 and 10 with prompt R
+    "native": PromptRow("native", thinks=True),  # the prompt of a short answer, and the model thinks by itself
+    "stage2": PromptRow(),  # Eq. 8
+    "score": PromptRow(),  # the prefill that scores the thinking for Eq. 12
+    "transfer": PromptRow(),  # Eq. 9 and 13
+}
+"""What a call asks, in the order of a trace."""
 
 
 @dataclass(frozen=True)

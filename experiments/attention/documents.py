@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from lmms_eval_mai import task_dir
+from lmms_eval_mai.contract import PROMPTS
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.agreement import extract_answer, without_answer
 from lmms_eval_mai.method.benchmarks import benchmark_of
-from lmms_eval_mai.method.methods import THINKING
 
 Chat = list[dict[str, Any]]
 """Messages for a Hugging Face processor, with decoded images."""
@@ -56,7 +56,7 @@ class Documents:
             for line in file.read_text(encoding="utf-8").splitlines():
                 sample = json.loads(line)
                 for call in sample["token_counts"][0]["calls"]:
-                    is_thinking = call["prompt"] in THINKING and call["side"] == side
+                    is_thinking = PROMPTS[call["prompt"]].thinks and call["side"] == side
                     if is_thinking and call["text"].strip():
                         found[sample["doc_id"]] = call["text"]
         if not found:

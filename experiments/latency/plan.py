@@ -18,10 +18,9 @@ from statistics import NormalDist
 from typing import NamedTuple, get_args
 
 from lmms_eval_mai.analysis import paper_numbers
-from lmms_eval_mai.contract import CallPrompt, Side
+from lmms_eval_mai.contract import PROMPTS, CallPrompt, Side, Variant
 from lmms_eval_mai.method import files
-from lmms_eval_mai.method.methods import THINKING, VARIANT_OF, Method, Stop, asks_of, prompt_of
-from lmms_eval_mai.method.prompts import Variant
+from lmms_eval_mai.method.methods import Method, Stop, asks_of, prompt_of
 
 BENCHMARKS = ("pope", "mmbench_en_dev", "mmmu_val", "chartqa", "infovqa_val", "realworldqa")
 ROWS = ("large:R", "large:S", "full_rt", "mai", "mai_confidence", "own_thinking", "own_thinking:E")
@@ -83,11 +82,11 @@ class Plan:
     documents: tuple[Document, ...]
 
     def output_tokens(self, document: Document, side: Side, prompt: CallPrompt) -> int:
-        factor = document.factor if prompt in THINKING else 1.0
-        return max(1, round(factor * self.lengths[side][VARIANT_OF.get(prompt, "S")]))
+        factor = document.factor if PROMPTS[prompt].thinks else 1.0
+        return max(1, round(factor * self.lengths[side][PROMPTS[prompt].variant or "S"]))
 
     def answer(self, document: Document, side: Side, prompt: CallPrompt) -> str:
-        is_short = prompt not in (*THINKING, "transfer")
+        is_short = not PROMPTS[prompt].thinks and prompt != "transfer"
         agree = self.exits[0] if is_short else sum(self.exits)
         is_same = 100 * document.difficulty < agree or (side, is_short) == ("large", True)
         return "same" if is_same else f"{side} {prompt}"

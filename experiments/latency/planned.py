@@ -31,10 +31,10 @@ from experiments.latency.calls import device_name
 from experiments.latency.plan import Plan, Row, parser, plan
 from experiments.latency.predict import eq_27, fastest, interpolated, seconds
 from lmms_eval_mai import parse
-from lmms_eval_mai.contract import Call, CallKey, Image, Message, Model, Prompt, Sampling, Side, TokenLogprobs
+from lmms_eval_mai.contract import PROMPTS, Call, CallKey, Image, Message, Model, Prompt, Sampling, Side, TokenLogprobs
 from lmms_eval_mai.method.benchmarks import GENERIC
 from lmms_eval_mai.method.calls import gather_or_cancel
-from lmms_eval_mai.method.methods import MAI, THINKING
+from lmms_eval_mai.method.methods import MAI
 from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
@@ -44,7 +44,7 @@ DEMO = {"hf_overrides": {"text_config": {"max_position_embeddings": 8192}}, "kv_
 WORD = " red"
 """One token in most tokenizers."""
 QUESTION = "What is the value of the tallest bar in the year 1990, if the bars of all other years are left out?"
-PROMPTS, IMAGES, CONTEXTS, OUTPUT = (8, 64, 256, 1024, 4096), (1, 8, 32), (128, 1024), 48
+LENGTHS, IMAGES, CONTEXTS, OUTPUT = (8, 64, 256, 1024, 4096), (1, 8, 32), (128, 1024), 48
 """Of the profile: tokens of prompts, images at a time, contexts of decoding, and output tokens."""
 
 
@@ -60,7 +60,7 @@ class PlannedModel:
         tokens = self.plan.output_tokens(document, key.side, key.prompt)
         call = await self.model.generate(prompt, Sampling(tokens, ignore_eos=True))
         answer = self.plan.answer(document, key.side, key.prompt)
-        text = WORD * (tokens * (key.prompt in THINKING) - 4) + f" [[{answer}]]"
+        text = WORD * (tokens * PROMPTS[key.prompt].thinks - 4) + f" [[{answer}]]"
         sure = TokenLogprobs((text,), (0.0 if self.plan.is_sure(document, self.row) else -99.0,))
         return dataclasses.replace(call, text=text, finish_reason="stop", logprobs=sure if prompt.logprobs else None)
 
@@ -137,7 +137,7 @@ class Bench:
     def times(self, side: Side, batches: Sequence[int]) -> tuple[dict[str, Any], dict[str, float]]:
         """Return the times of a model, and the CPU ms of this process for a call, an image and a token."""
         prefill, encoder, decode, call_ms, image_ms, token_ms = [], [[0, 0.0]], [], [], [], []
-        for tokens in PROMPTS:
+        for tokens in LENGTHS:
             made = [self.ask(side, [f"{number} {tokens}" + WORD * tokens], 1) for number in range(5)]
             prefill.append([made[0][0][0].prompt_tokens, statistics.median(ms - cpu_ms for _, ms, cpu_ms in made)])
             call_ms += [cpu_ms for _, _, cpu_ms in made]

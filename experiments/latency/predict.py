@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.latency.plan import Plan, Planned, Row, parser, plan
-from lmms_eval_mai.method.methods import THINKING
+from lmms_eval_mai.contract import PROMPTS
 
 SEQUENCES, BATCHED_TOKENS = 256, 8192
 """vLLM's limits of one step. With 16,384 tokens, as on cards from 70 GiB, the ratios are nearly the same."""
@@ -189,7 +189,7 @@ def eq_27(record: Mapping[str, Any], made: Plan, row: Row) -> float:
 
 def fastest(times: pd.DataFrame, rows: Sequence[Row]) -> list[list[str]]:
     """Return, for each row of times, the methods that think and are the fastest or within 5% of it, in their order."""
-    titles = [row.title for row in rows if any(row.prompt(ask.name)[1] in THINKING for ask in row.method.asks)]
+    titles = [row.title for row in rows if any(PROMPTS[row.prompt(ask.name)[1]].thinks for ask in row.method.asks)]
     return [list(one[one <= NEAR * one.min()].sort_values().index) for _, one in times[titles].iterrows()]
 
 

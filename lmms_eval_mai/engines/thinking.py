@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.contract import EngineConfig, Prompt, Reply, Sampling, TokenLogprobs
+from lmms_eval_mai.contract import PROMPTS, EngineConfig, Prompt, Reply, Sampling, TokenLogprobs
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.user_input import path_of
 
@@ -22,7 +22,7 @@ MARKS = (
 )
 """The texts before and after a thinking. Many templates put the first one into the prompt."""
 STARTS = tuple(start for start, _ in MARKS)
-MUST_NOT_THINK = ("simple", "task", "stage2", "transfer")
+MUST_NOT_THINK = tuple(prompt for prompt, row in PROMPTS.items() if not row.thinks and prompt != "score")
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "processor_config.json", "tokenizer_config.json")
 """Where a checkpoint has its chat template. vLLM and transformers use the first one."""
 

@@ -16,13 +16,13 @@ import PIL.Image
 from lmms_eval.models.model_utils import usage_metrics
 from loguru import logger
 
-from lmms_eval_mai.contract import CallPrompt, ContentPart, Message, Sampling
+from lmms_eval_mai.contract import CallPrompt, ContentPart, Message, Sampling, Variant
 from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, UnreadableImage
 from lmms_eval_mai.method.agreement import Benchmark
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, letters_of
-from lmms_eval_mai.method.prompts import VARIANTS, Variant
+from lmms_eval_mai.method.prompts import VARIANTS
 from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import ignored_arguments, sampling, unusual

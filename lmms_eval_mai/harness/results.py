@@ -8,7 +8,7 @@ from lmms_eval.api.instance import GenerationResult, TokenCounts
 from lmms_eval.models.model_utils.gen_metrics import log_metrics
 from lmms_eval.models.model_utils.usage_metrics import log_usage
 
-from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.contract import PROMPTS, SIDES
 from lmms_eval_mai.harness.requests import Request
 from lmms_eval_mai.harness.totals import Totals
 from lmms_eval_mai.method.agreement import extract_answer
@@ -54,9 +54,10 @@ class TraceCounts(TokenCounts):
 def text_of(trace: Trace, request: Request) -> str:
     """Return the text of a one-round request. The filters of our tasks extract the answer from its brackets."""
     answer = trace.answer
-    # The filters of other lmms-eval tasks cannot read [[...]], so the answer is extracted here. The calls `simple`
-    # and `task` have the task's own prompt, which does not ask for brackets.
-    is_plain = request.variant is not None or answer.key.prompt in ("simple", "task", "native")
+    # The filters of other lmms-eval tasks cannot read [[...]], so the answer is extracted here. A call for a short
+    # answer has the task's own prompt, which does not ask for brackets.
+    is_short = PROMPTS[answer.key.prompt].is_short or answer.key.prompt == "native"
+    is_plain = request.variant is not None or is_short
     return answer.text if is_plain else extract_answer(answer.text)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from lmms_eval_mai.contract import (
+    PROMPTS,
     AttentionRequest,
     Call,
     CallKey,
@@ -18,11 +19,12 @@ from lmms_eval_mai.contract import (
     Reply,
     Sampling,
     Side,
+    Variant,
 )
 from lmms_eval_mai.errors import PromptTooLong
 from lmms_eval_mai.method.agreement import AgreementRules, answer_span, extract_answer, read_answer
 from lmms_eval_mai.method.methods import MAI, Method, Thresholds
-from lmms_eval_mai.method.prompts import TransferAnswer, Variant
+from lmms_eval_mai.method.prompts import TransferAnswer
 from lmms_eval_mai.method.sparse import Sparse
 from lmms_eval_mai.method.trace import Sample, Settings, logged_prompt
 from lmms_eval_mai.method.walk import CallName
@@ -87,7 +89,7 @@ class Pair:
         """
         sampling, dropped = decoding_of(sample, name.prompt), 0
         key = CallKey(sample.task, sample.doc_id, sample.repeat, name.side, name.prompt, name.of)
-        prompt = Prompt(with_text(sample, *text), key, attention, logprobs=name.prompt in ("simple", "task"))
+        prompt = Prompt(with_text(sample, *text), key, attention, logprobs=PROMPTS[name.prompt].is_short)
         try:
             call = await self._found_or_made(prompt, sampling)
         except PromptTooLong:

@@ -8,15 +8,16 @@
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
-from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.contract import PROMPTS, SIDES
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.method.methods import METHODS, THINKING, Ask, Method, Step, StepPrompt, Stop, asks_of
+from lmms_eval_mai.method.methods import METHODS, Ask, Method, Step, Stop, asks_of
 from lmms_eval_mai.user_input import path_of, read_yaml
 
 EXAMPLE = "for example `- ask: large.simple`, and `- stop: {exit: done, answer: large.simple}` at the end"
-NAMES = tuple(f"{side}.{prompt}" for side in SIDES for prompt in get_args(StepPrompt))
+NAMES = tuple(f"{side}.{prompt}" for side in SIDES for prompt in PROMPTS if prompt not in ("stage2", "score"))
+"""The calls that a step may ask. The other two follow from them (`walk.calls_of`)."""
 
 
 def load(value: Any) -> Method:
@@ -82,7 +83,7 @@ def _step(step: Any, asked: Sequence[Ask]) -> Step:
         return _stop(step["stop"], [ask.name for ask in asked])
     _refuse_unknown(step, ("ask", "of"))
     names = step["ask"] if isinstance(step["ask"], list) else [step["ask"]]
-    thinking = [ask.name for ask in asked if ask.prompt in THINKING]
+    thinking = [ask.name for ask in asked if PROMPTS[ask.prompt].thinks]
     if not names:
         raise ValueError("ask: [] names no call")
     asks = tuple(_ask(name, step.get("of", ""), thinking) for name in names)

@@ -17,15 +17,9 @@ it would have done with finished calls.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from lmms_eval_mai.contract import SIDES, CallPrompt, Side
-from lmms_eval_mai.method.prompts import Variant
-
-StepPrompt = Literal["simple", "explain", "think", "native", "transfer", "task"]
-"""simple: Prompt_simple (S). explain: E. think: Prompt_think, which is R, E or native as task and arguments say.
-native: S with the model's own thinking. transfer: the thinking of another call and Prompt_simple. task: the task's own
-prompt."""
+from lmms_eval_mai.contract import PROMPTS, SIDES, CallPrompt, Side, Variant
 
 
 @dataclass(frozen=True)
@@ -33,7 +27,9 @@ class Ask:
     """One call to one model."""
 
     side: Side
-    prompt: StepPrompt
+    prompt: CallPrompt
+    """`think` is Prompt_think, which is `explain`, `think` or `native`, as task and arguments say. `task` is the prompt
+    of the task, with which a method makes its only call."""
     of: str = ""
     """transfer: the name of the call whose thinking is transferred."""
 
@@ -124,20 +120,13 @@ class Method:
     @property
     def thinking(self) -> tuple[Ask, ...]:
         """The calls that think."""
-        return tuple(ask for ask in self.asks if ask.prompt in THINKING)
+        return tuple(ask for ask in self.asks if PROMPTS[ask.prompt].thinks)
 
 
-IN_TWO_STAGES: tuple[CallPrompt, ...] = ("explain", "think")
-"""The calls whose text is a thinking, after which a second call may answer."""
-THINKING: tuple[CallPrompt, ...] = (*IN_TWO_STAGES, "native")
-"""The calls that think."""
-OF_VARIANT: dict[Variant | None, CallPrompt] = {
-    **{"S": "simple", "E": "explain", "R": "think", "native": "native"},
-    None: "task",
+PROMPT_OF_TASK: dict[Variant | None, CallPrompt] = {
+    row.variant: prompt for prompt, row in PROMPTS.items() if row.is_short or row.thinks
 }
-"""The prompt of a task -> the name of a call with it."""
-VARIANT_OF: dict[CallPrompt, Variant] = {prompt: variant for variant, prompt in OF_VARIANT.items() if variant}
-"""The name of a call -> the prompt of the paper."""
+"""The prompt of a task -> what a call with it asks."""
 
 
 def prompt_of(ask: Ask, variant: Variant | None, think: Variant) -> CallPrompt:
@@ -148,9 +137,9 @@ def prompt_of(ask: Ask, variant: Variant | None, think: Variant) -> CallPrompt:
     """
     thinks = think if variant in ("S", None) else variant
     if ask.prompt == "think":
-        return OF_VARIANT[thinks]
+        return PROMPT_OF_TASK[thinks]
     if ask.prompt == "task":
-        return OF_VARIANT["native" if thinks == "native" else variant]
+        return PROMPT_OF_TASK["native" if thinks == "native" else variant]
     return "task" if ask.prompt == "simple" and variant is None else ask.prompt
 
 

@@ -5,12 +5,11 @@ LaTeX prints as a typographic one. docs/paper-notes.md lists the other choices.
 import hashlib
 from typing import Literal
 
+from lmms_eval_mai.contract import Variant
+
 AnswerForm = Literal["word", "letter"]
 """`word`: a single word or phrase (Prompt 1 of the Simple, Explain and Reasoning prompts in
 Appendix C). `letter`: the letter of an option (Prompt 2 of these prompts)."""
-
-Variant = Literal["S", "E", "R", "native"]
-"""Simple, Explain or Reasoning prompt, or Simple with the model's own thinking switched on."""
 
 VARIANTS: dict[str, tuple[Variant, bool]] = {
     "s": ("S", False),

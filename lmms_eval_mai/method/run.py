@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from lmms_eval_mai.contract import CALL_PROMPTS, AttentionRequest, Call, Image, TokenWeights
+from lmms_eval_mai.contract import PROMPTS, AttentionRequest, Call, Image, TokenWeights
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.agreement import extract_answer, without_answer
 from lmms_eval_mai.method.calls import Pair, gather_or_cancel
-from lmms_eval_mai.method.methods import VARIANT_OF, Ask, Stop
+from lmms_eval_mai.method.methods import Ask, Stop
 from lmms_eval_mai.method.sparse import Selection, Sparse, select
 from lmms_eval_mai.method.trace import Sample, Trace, category_of
 from lmms_eval_mai.method.walk import AskCalls, CallName, Verifier, calls_of, walk
@@ -72,12 +72,14 @@ class OpenSample:
         """Return the trace. Its calls are in the order of their prompts, because short answers may finish in any
         order."""
         sample, pair = self.sample, self.pair
-        calls = self.calls.values()
+        order = [*PROMPTS]
         parts = (part for message in sample.question for part in message.content)
         return Trace(
             exit,
             answer,
-            tuple(sorted(calls, key=lambda call: (CALL_PROMPTS.index(call.key.prompt), call.key.side == "large"))),
+            tuple(
+                sorted(self.calls.values(), key=lambda call: (order.index(call.key.prompt), call.key.side == "large"))
+            ),
             replace(pair.settings, method=pair.method, options={**pair.settings.options, **sample.decoding}),
             readable=answer.parsed is not None if sample.variant is not None else bool(extract_answer(answer.text)),
             selection=self.selection,
@@ -116,7 +118,7 @@ async def ask(opened: OpenSample, step: Ask) -> Asked:
         thinking = await _transfer(opened, step, names)
     else:
         # Eq. 5 to 7; Eq. 10 if the large model thinks. Another lmms-eval task asks for a short answer itself.
-        variant = VARIANT_OF.get(names.thinking.prompt)
+        variant = PROMPTS[names.thinking.prompt].variant
         if variant is None or (variant == "native" and opened.sample.variant is None):
             text = ""
         else:

@@ -17,10 +17,11 @@ from lmms_eval_mai.contract import (
     Message,
     Sampling,
     Side,
+    Variant,
 )
 from lmms_eval_mai.method.agreement import RULES, Benchmark, Doc, extract_answer
 from lmms_eval_mai.method.methods import MAI, Method, steps_of
-from lmms_eval_mai.method.prompts import AnswerForm, Variant
+from lmms_eval_mai.method.prompts import AnswerForm
 from lmms_eval_mai.method.sparse import Selection
 
 

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from lmms_eval_mai.contract import CallPrompt, Side
+from lmms_eval_mai.contract import PROMPTS, CallPrompt, Side, Variant
 from lmms_eval_mai.method.agreement import AgreementRules, Benchmark, verify
-from lmms_eval_mai.method.methods import DEFAULT_CONFIDENCE, IN_TWO_STAGES, Ask, Method, Stop, asks_of, prompt_of
-from lmms_eval_mai.method.prompts import Variant
+from lmms_eval_mai.method.methods import DEFAULT_CONFIDENCE, Ask, Method, Stop, asks_of, prompt_of
 
 
 class Answer(Protocol):
@@ -100,6 +99,6 @@ def calls_of(ask: Ask, method: Method, variant: Variant | None, two_stage: bool,
         transfer = CallName(ask.side, prompt, of)
         return AskCalls(transfer, transfer, CallName("large", "score", of))
     thinking = CallName(ask.side, prompt)
-    if prompt in IN_TWO_STAGES and two_stage and method.is_answer_used(ask):
+    if PROMPTS[prompt].two_stages and two_stage and method.is_answer_used(ask):
         return AskCalls(thinking, CallName(ask.side, "stage2", str(thinking)))
     return AskCalls(thinking, thinking)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from lmms_eval_mai.contract import CallPrompt, Sampling
+from lmms_eval_mai.contract import PROMPTS, CallPrompt, Sampling
 from lmms_eval_mai.engines.arguments import Arguments, did_you_mean, parse_literal, read
 from lmms_eval_mai.engines.build import check_sampling
 from lmms_eval_mai.errors import ArgumentError
@@ -134,8 +134,11 @@ def sampling(
         for one in (short, native):  # `long` differs in its limit only
             if one != Sampling(one.max_tokens):
                 check_sampling(engine.engine, one)
-    thinking: dict[CallPrompt, Sampling] = {"explain": long, "think": long, "stage2": long, "transfer": long}
-    return {"simple": short, "task": short, **thinking, "native": native}
+    return {
+        prompt: native if prompt == "native" else short if row.is_short else long
+        for prompt, row in PROMPTS.items()
+        if prompt != "score"
+    }
 
 
 def unusual(gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from lmms_eval_mai.contract import Side
+from lmms_eval_mai.contract import PROMPTS, Side
 from lmms_eval_mai.engines.thinking import thought_first
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.agreement import extract_answer
@@ -56,8 +56,7 @@ def has_probability(config: Config, trace: Trace) -> bool:
     `ArgumentError` if one does not: no answer would ever be sure."""
     asked = {stop.sure.partition(".")[0] for stop in trace.settings.method.stops if stop.sure}
     for call in trace.calls:
-        # `task`: in other lmms-eval tasks, a call `simple` has the task's own prompt.
-        if call.key.prompt not in ("simple", "task") or call.key.side not in asked or not extract_answer(call.text):
+        if not PROMPTS[call.key.prompt].is_short or call.key.side not in asked or not extract_answer(call.text):
             continue
         if call.answer_logprob is not None:
             return True

@@ -22,9 +22,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Send
 
-from lmms_eval_mai.contract import Call
+from lmms_eval_mai.contract import PROMPTS, Call
 from lmms_eval_mai.errors import MaiError
-from lmms_eval_mai.method.methods import THINKING
 from lmms_eval_mai.method.trace import Trace, trace_record
 from lmms_eval_mai.serve.chat_request import read_request
 from lmms_eval_mai.serve.errors import RequestError, to_request_error, wrong_path
@@ -197,7 +196,7 @@ async def reply_of(question: Question, results: AsyncIterable[Call | Trace]) -> 
     async for result in results:
         if isinstance(result, Call):
             text = result.thinking if result.key.prompt == "native" else result.text
-            if text and result.key.prompt in THINKING:
+            if text and PROMPTS[result.key.prompt].thinks:
                 thinking = {"reasoning_content": text}
                 if request.stream:
                     yield data_part(choice("delta", role | thinking))
@@ -225,7 +224,7 @@ def data_part(value: Mapping[str, Any]) -> bytes:
 
 def _usage(calls: Sequence[Call]) -> dict[str, Any]:
     prompt, output = sum(call.prompt_tokens for call in calls), sum(call.output_tokens for call in calls)
-    thinking = sum(call.output_tokens for call in calls if call.key.prompt in THINKING)
+    thinking = sum(call.output_tokens for call in calls if PROMPTS[call.key.prompt].thinks)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,

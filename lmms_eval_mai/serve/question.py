@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lmms_eval_mai.contract import Message
+from lmms_eval_mai.contract import PROMPTS, Message, Variant
 from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.method.agreement import Doc
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, LETTERS, options_of
-from lmms_eval_mai.method.methods import METHODS, THINKING, Method
-from lmms_eval_mai.method.prompts import INSTRUCTIONS, AnswerForm, Variant
+from lmms_eval_mai.method.methods import METHODS, Method
+from lmms_eval_mai.method.prompts import INSTRUCTIONS, AnswerForm
 from lmms_eval_mai.method.trace import Sample
 from lmms_eval_mai.run.ask import checked_options, question_sample, with_options
 from lmms_eval_mai.run.config import Config
@@ -118,7 +118,7 @@ def _sample(request: ChatRequest, options: Sequence[str], config: Config, gen_kw
     server = sampling(gen_kwargs, config, is_mai_task=True)
     for prompt, call in decoding.items():
         # A model alone that thinks by itself gives its thinking and its answer in one call.
-        if prompt in THINKING and (prompt != "native" or len(config.method.asks) > 1):
+        if PROMPTS[prompt].thinks and (prompt != "native" or len(config.method.asks) > 1):
             decoding[prompt] = replace(call, max_tokens=server[prompt].max_tokens, stop=server[prompt].stop)
         elif limit is not None:
             decoding[prompt] = replace(call, max_tokens=min(limit, config.max_new_tokens or limit))

@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 METHOD = "lmms_eval_mai.method"
 """The method, which is documented equation by equation."""
 NOT_PUBLIC = {
+    "attention": {"lmms_eval_mai.contract"},
     "promise": {
         "lmms_eval_mai.analysis",
         "lmms_eval_mai.analysis.calibrate",

@@ -11,13 +11,13 @@ from support.attention import attentive_pair
 from support.documents import MMMU_OPEN
 from support.samples import OWN_INSTRUCTION, Recorder, path, sample, scripted_pair, started_pair
 
-from lmms_eval_mai.contract import Call, Image, Prompt, Sampling, Side
+from lmms_eval_mai.contract import PROMPTS, Call, Image, Prompt, Sampling, Side
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.files import of_steps
-from lmms_eval_mai.method.methods import LARGE, METHODS, THINKING, Method, Thresholds
+from lmms_eval_mai.method.methods import LARGE, METHODS, Method, Thresholds
 from lmms_eval_mai.method.run import run
 from lmms_eval_mai.method.trace import Sample, Trace, category_of
 
@@ -184,7 +184,7 @@ def test_answers_lead_to_an_exit_by_these_calls_with_the_papers_prompts(think: A
     made = [f"{call.key.side[0]}.{call.key.prompt}" for call in trace.calls]
     assert (trace.exit, made) == (exit, calls.split())
     assert trace.settings.method == method_of(name) and trace.answer in trace.calls
-    thinking = {call.key.name: call for call in trace.calls if call.key.prompt in THINKING}
+    thinking = {call.key.name: call for call in trace.calls if PROMPTS[call.key.prompt].thinks}
     for call in trace.calls:
         of = thinking.get(call.key.of)
         transferred = "" if of is None else of.text if of.thinking is None else f"{of.thinking}\n\n{of.text}"

@@ -5,7 +5,7 @@ from typing import Any
 
 from PIL import Image as PilImage
 
-from lmms_eval_mai.contract import CALL_PROMPTS, Image, Message, Prompt, Sampling
+from lmms_eval_mai.contract import PROMPTS, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import MissingAnswer
 from lmms_eval_mai.method.benchmarks import benchmark_of
@@ -41,7 +41,7 @@ def sample(
         answer_form=rules.answer_form(doc),
         variant=variant,  # type: ignore[arg-type]
         two_stage=two_stage,
-        sampling=dict.fromkeys(CALL_PROMPTS, Sampling(max_tokens=64)),
+        sampling=dict.fromkeys(PROMPTS, Sampling(max_tokens=64)),
         task_prompt=() if variant else (Message("user", (image, question + OWN_INSTRUCTION)),),
     )
 

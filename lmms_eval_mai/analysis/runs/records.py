@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmms_eval_mai.analysis.frames import Line, number, sample_row
+from lmms_eval_mai.contract import Variant
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
-from lmms_eval_mai.method.prompts import Variant
 
 TRACES = ".traces.jsonl"
 """The end of the names of files of traces."""

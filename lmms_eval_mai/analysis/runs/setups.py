@@ -5,13 +5,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from lmms_eval_mai.contract import Side
+from lmms_eval_mai.contract import PROMPTS, Side, Variant
 from lmms_eval_mai.method import methods, prompts
 from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, RULES
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.files import of_steps
-from lmms_eval_mai.method.methods import FULL_RT, IN_TWO_STAGES, LARGE, MAI, VARIANT_OF, Method, prompt_of
-from lmms_eval_mai.method.prompts import Variant
+from lmms_eval_mai.method.methods import FULL_RT, LARGE, MAI, Method, prompt_of
 
 Options = tuple[tuple[str, Any], ...]
 """Names and values, sorted by name."""
@@ -111,8 +110,8 @@ class Setup:
     def with_method(self, method: Method, threshold: float | None = None) -> "Setup":
         """Return the setup of another method with the same models and options. `threshold`: that of its stops."""
         if len(method.asks) == 1:
-            prompt = prompt_of(method.asks[0], self.variant, self.think)
-            return self.alone(method.sides[0], VARIANT_OF.get(prompt), self.two_stage and prompt in IN_TWO_STAGES)
+            row = PROMPTS[prompt_of(method.asks[0], self.variant, self.think)]
+            return self.alone(method.sides[0], row.variant, self.two_stage and row.two_stages)
         unused: tuple[str, ...] = () if any(stop.agree for stop in method.stops) else AGREEMENT_OPTIONS
         unused += () if any(ask.of for ask in method.asks) else TRANSFER_OPTIONS
         options = dict(without((*unused, "min_confidence"), self.options))
