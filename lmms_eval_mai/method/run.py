@@ -30,13 +30,12 @@ class Asked:
 
 @dataclass
 class OpenSample:
-    """A sample while it is answered: its calls so far."""
+    """A sample while it is answered."""
 
     sample: Sample
     pair: Pair
-    calls: dict[CallName, Call] = field(default_factory=dict)
-    asked: dict[str, Asked] = field(default_factory=dict)
-    """Name of an `Ask` -> what it brought."""
+    calls: dict[str, Call] = field(default_factory=dict)
+    """The calls so far, by the text of their `CallName`."""
     answers: dict[str, Call] = field(default_factory=dict)
     """Name of an `Ask` -> the call with the answer."""
     selection: Selection | None = None
@@ -61,25 +60,24 @@ class OpenSample:
     ) -> Call:
         """Make a call, unless it is made already: `explain` and `think` are one call in a task with prompt E. The
         arguments and the errors are those of `Pair.call`."""
-        if name not in self.calls:
+        if str(name) not in self.calls:
             call = await self.pair.call(self.sample, name, *text, thinking=thinking, attention=attention)
             # A trace must not hold the attention weights, which are hundreds of MB in all.
-            self.calls[name] = call if call.attention is None else replace(call, attention=None)
+            self.calls[str(name)] = call if call.attention is None else replace(call, attention=None)
             return call
-        return self.calls[name]
+        return self.calls[str(name)]
 
     def finish(self, exit: str, answer: Call) -> Trace:
         """Return the trace. Its calls are in the order of their prompts, because short answers may finish in any
         order."""
         sample, pair = self.sample, self.pair
         order = [*PROMPTS]
+        calls = sorted(self.calls.values(), key=lambda call: (order.index(call.key.prompt), call.key.side == "large"))
         parts = (part for message in sample.question for part in message.content)
         return Trace(
             exit,
             answer,
-            tuple(
-                sorted(self.calls.values(), key=lambda call: (order.index(call.key.prompt), call.key.side == "large"))
-            ),
+            tuple(calls),
             replace(pair.settings, method=pair.method, options={**pair.settings.options, **sample.decoding}),
             readable=answer.parsed is not None if sample.variant is not None else bool(extract_answer(answer.text)),
             selection=self.selection,
@@ -112,10 +110,10 @@ async def _ask_in_turn(opened: OpenSample, asks: Iterable[Ask]) -> None:
 
 
 async def ask(opened: OpenSample, step: Ask) -> Asked:
-    """Make the calls of an `Ask`. Later steps find the result in `opened.asked`."""
+    """Make the calls of an `Ask`."""
     names, form = opened.calls_of(step), opened.sample.answer_form
     if names.thinking.prompt == "transfer":
-        thinking = await _transfer(opened, step, names)
+        thinking = await _transfer(opened, names)
     else:
         # Eq. 5 to 7; Eq. 10 if the large model thinks. Another lmms-eval task asks for a short answer itself.
         variant = PROMPTS[names.thinking.prompt].variant
@@ -127,15 +125,15 @@ async def ask(opened: OpenSample, step: Ask) -> Asked:
     answer = thinking
     if names.answer != names.thinking:  # Eq. 8
         answer = await opened.call(names.answer, prompts.stage2(thinking.text, form), thinking=thinking.text)
-    opened.asked[step.name], opened.answers[step.name] = Asked(thinking, answer), answer
-    return opened.asked[step.name]
+    opened.answers[step.name] = answer
+    return Asked(thinking, answer)
 
 
-async def _transfer(opened: OpenSample, step: Ask, names: AskCalls) -> Call:
+async def _transfer(opened: OpenSample, names: AskCalls) -> Call:
     """Return the answer to the Reason Transfer prompt: with the whole thinking (Eq. 9), or with its key tokens
     (Eq. 13)."""
     sample, sparse = opened.sample, opened.pair.sparse
-    thinking = transferred_thinking(opened.asked[step.of].thinking, opened)
+    thinking = transferred_thinking(opened.calls[names.answer.of], opened)
     if sparse is not None and thinking and names.score is not None:
         thinking = await _select(opened, sparse, names.score, thinking)  # Eq. 12
     text = prompts.transfer(sample.benchmark.transfer_prompt, thinking, sample.answer_form)
