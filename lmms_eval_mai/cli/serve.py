@@ -14,7 +14,7 @@ from lmms_eval_mai.errors import ArgumentError, EngineUnavailable
 from lmms_eval_mai.harness.command import SignalReceived, signals_raise
 from lmms_eval_mai.method import files
 from lmms_eval_mai.method.methods import METHODS
-from lmms_eval_mai.run import presets
+from lmms_eval_mai.run import pairs
 from lmms_eval_mai.serve import Settings
 from lmms_eval_mai.user_input import values_of
 
@@ -54,7 +54,7 @@ def main(given: argparse.Namespace) -> int:
     model_args = values_of("--model_args", given.model_args)
     pair = given.pair or model_args.get("pair")
     arguments = {"store": "off", **model_args, **({} if pair is None else {"pair": pair})}
-    settings = settings_of(given, pair if pair is not None or "small" in arguments else presets.DEFAULT)
+    settings = settings_of(given, pair if pair is not None or "small" in arguments else pairs.DEFAULT)
     if settings.api_key is None and given.host not in LOCAL:
         logger.warning(
             f"mai_cascade: --host {given.host} lets other machines ask this server, and no key is needed. Give "

@@ -6,7 +6,6 @@ lmms-eval parses `--model_args` into bool, int, float and str (lmms_eval/utils.p
 """
 
 import dataclasses
-import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal
 
@@ -25,7 +24,7 @@ from lmms_eval_mai.engines.arguments import (
     parse_literal,
     read,
 )
-from lmms_eval_mai.engines.build import ENGINES, argument_names
+from lmms_eval_mai.engines.build import argument_names
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method import files
 from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, AgreementRules, ChartqaMatch, InfovqaMatch
@@ -33,7 +32,7 @@ from lmms_eval_mai.method.methods import DEFAULT_CONFIDENCE, MAI, Method, Thresh
 from lmms_eval_mai.method.prompts import TransferAnswer
 from lmms_eval_mai.method.trace import Settings
 from lmms_eval_mai.redaction import without_password
-from lmms_eval_mai.run import calibration, presets
+from lmms_eval_mai.run import calibration, pairs
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
 
 
@@ -239,14 +238,14 @@ def refuse_lmms_evals_own(model_args: Mapping[str, Any]) -> None:
 def parse(arguments: Mapping[str, Any]) -> Config:
     """Read model arguments as lmms-eval passes them. An argument of the run that is None is not given. Raises
     `ArgumentError`."""
-    preset = presets.load(arguments["pair"]) if arguments.get("pair") is not None else {}
+    pair = pairs.load(arguments["pair"]) if arguments.get("pair") is not None else {}
     arguments = {name: value for name, value in arguments.items() if name != "pair"}
-    given = {**preset, **arguments}  # the arguments of the command replace those of the pair's file
+    given = {**pair, **arguments}  # the arguments of the command replace those of the pair's file
     for written, value in given.items():
         if (name := written.removeprefix("small_").removeprefix("large_")) in GONE:
             raise ArgumentError(f"{written}={value} is an argument of an earlier version. {GONE[name]}")
     values = {name: given[name] for name in RUN_ARGUMENTS if given.get(name) is not None}
-    values |= {side: _engine_config(side, given, arguments, preset) for side in SIDES}
+    values |= {side: pairs.engine_config(side, pair, arguments, RUN_ARGUMENTS) for side in SIDES}
     if isinstance(values.get("min_confidence"), str):
         values["calibration"] = calibration.read(values["min_confidence"])
     config = read(Config, values)
@@ -284,70 +283,15 @@ def _check_engine(engine: EngineConfig, given: Mapping[str, Any]) -> None:
     unknown = next((name for name in engine.arguments if known is not None and name not in known), None)
     if known is None or unknown is None:
         return
-    of_run = [*sorted(RUN_ARGUMENTS), *SIDES, "engine", "pair"]
-    hint = did_you_mean(unknown, [*of_run, *known])
+    run_arguments = [*sorted(RUN_ARGUMENTS), *SIDES, "engine", "pair"]
+    hint = did_you_mean(unknown, [*run_arguments, *known])
     if unknown in ("model", "pretrained", "model_version"):
         hint = " Give the two models as small=NAME and large=NAME."
     if not hint:
-        of_engine = ", ".join(sorted(known)) if len(known) < 50 else f"those of {engine.engine} itself"  # vLLM has 200
-        hint = f" The arguments of mai_cascade: {', '.join(of_run)}. Of the {engine.engine} engine: {of_engine}."
+        others = ", ".join(sorted(known)) if len(known) < 50 else f"those of {engine.engine} itself"  # vLLM has 200
+        hint = f" The arguments of mai_cascade: {', '.join(run_arguments)}. Of the {engine.engine} engine: {others}."
     written = f"{engine.side}_{unknown}" if f"{engine.side}_{unknown}" in given else unknown
     raise ArgumentError(
         f"Unknown model argument {written!r}: neither mai_cascade nor the {engine.engine} engine ({engine.side}) has "
         f"it.{hint}"
     )
-
-
-# --- engines ----------------------------------------------------------------------------------------------
-
-
-def _engine_config(
-    side: Side, given: Mapping[str, Any], arguments: Mapping[str, Any], preset: Mapping[str, Any]
-) -> EngineConfig:
-    """Read the arguments that `Config` does not have. Engine arguments of a pair are for the kind of engine that the
-    pair has."""
-    (chosen_by, kind), model = _engine_kind(side, given), given.get(side)
-    _check_model(side, model, kind, chosen_by)
-    of_kind = given if kind == _engine_kind(side, preset)[1] else arguments
-    not_of_engine = {*RUN_ARGUMENTS, *SIDES, "engine", f"{side}_engine"}
-    options = {}
-    # A side's own argument comes last, so it wins over the argument for both.
-    for name, value in sorted(of_kind.items(), key=lambda item: item[0].startswith(f"{side}_")):
-        if name not in not_of_engine and not name.startswith("large_" if side == "small" else "small_"):
-            try:
-                options[name.removeprefix(f"{side}_")] = parse_literal(value)
-            except ValueError as error:
-                raise ArgumentError(f"{name} is invalid: {error}.") from None
-    if model is None:
-        model = presets.load(presets.DEFAULT)[side] if kind in ("vllm", "transformers") else ""
-    return EngineConfig(side, kind, str(model), options)
-
-
-def _engine_kind(side: Side, given: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the argument that chooses the kind of an engine, and this kind: `<side>_engine`, else "openai" if the
-    model is an address, else `engine`, else "vllm"."""
-    if (kind := given.get(f"{side}_engine")) is not None:
-        return f"{side}_engine", kind
-    return "engine", "openai" if _is_address(given.get(side)) else given.get("engine") or "vllm"
-
-
-def _is_address(model: Any) -> bool:
-    return str(model).lstrip("[ \"'").lower().startswith(("http://", "https://"))
-
-
-def _check_model(side: Side, model: Any, kind: Any, chosen_by: str) -> None:
-    """Refuse an unknown kind of engine, and a model that is not one for this kind."""
-    if re.match(r"[\w.-]+:\d+(/|$)", str(model)):
-        raise ArgumentError(f"{side}={model} looks like an address without its beginning. Give {side}=http://{model}.")
-    if kind not in ENGINES:
-        raise ArgumentError(f"{chosen_by}={kind} is unknown: choose one of {', '.join(ENGINES)}.")
-    shown = without_password(str(model))
-    if _is_address(model) and kind != "openai":
-        raise ArgumentError(
-            f"{side}={shown} is the address of an endpoint, but {chosen_by}={kind} is given. Leave {chosen_by} out."
-        )
-    if kind == "openai" and model is not None and not _is_address(model):
-        raise ArgumentError(
-            f"{chosen_by}=openai needs the address of an endpoint, and {side}={shown} is not one. Give "
-            f"{side}=http://HOST:PORT/v1."
-        )

@@ -18,7 +18,7 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.files import load
 from lmms_eval_mai.method.methods import LARGE as LARGE_ALONE
 from lmms_eval_mai.run import calibration
-from lmms_eval_mai.run.presets import FOLDER
+from lmms_eval_mai.run.pairs import FOLDER
 
 
 def test_folders_without_a_run_are_an_error_and_beside_one_with_runs_a_gap(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from support.engines import make_image, prompt
 from lmms_eval_mai.contract import EngineConfig, Sampling
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.errors import EngineNotRunning, EngineStartError
-from lmms_eval_mai.run import presets
+from lmms_eval_mai.run import pairs
 
 pytestmark = pytest.mark.slow
 
-PAIR = presets.load("demo")
+PAIR = pairs.load("demo")
 
 
 def engine_of(path: str = PAIR["small"], **arguments: Any) -> Any:

@@ -112,7 +112,7 @@ def print_pairs() -> None:
 
 
 def _default_pair() -> str:
-    tree = ast.parse((PACKAGE / "run" / "presets.py").read_text(encoding="utf-8"))
+    tree = ast.parse((PACKAGE / "run" / "pairs.py").read_text(encoding="utf-8"))
     values = [
         node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "DEFAULT"
     ]
