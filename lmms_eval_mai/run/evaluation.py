@@ -18,8 +18,8 @@ from lmms_eval_mai.method.calls import Pair
 from lmms_eval_mai.method.run import run
 from lmms_eval_mai.method.sparse import Sparse
 from lmms_eval_mai.method.trace import Sample, Trace
-from lmms_eval_mai.run import doubts
 from lmms_eval_mai.run.config import Config
+from lmms_eval_mai.run.doubts import Doubts
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.outcomes import Failures, Outcome, Progress, progress_bar
 from lmms_eval_mai.run.scheduler import gc_frozen, run_samples
@@ -48,10 +48,7 @@ class Evaluation:
         self._called = [engine.side for engine in config.engines()]
         self.pair = pair_of(config, {side: engines.models[side] for side in self._called}, sparse_of(config))
         self._chose_threshold = frozenset(config.calibration.images if config.calibration else ())
-        self._told: set[str] = set()
-        """The keys of the doubts (`doubts.py`) that the user knows."""
-        self._has_probability = False
-        """Whether an engine has reported a probability, which a stop with `sure` needs."""
+        self._doubts = Doubts(config)
         self._closing = threading.Lock()
         self._slots = asyncio.Semaphore(config.max_open_samples)
         """Limits the open samples of `run_one`."""
@@ -118,7 +115,7 @@ class Evaluation:
         await self._engines.start(self._called)
         engines = {side: self._engines.models[side].engine.version() for side in self._called}
         self.pair = dataclasses.replace(self.pair, settings=dataclasses.replace(self.pair.settings, engines=engines))
-        self._tell(doubts.of_threshold(self.config, engines))
+        self._doubts.about_threshold(engines)
 
     async def run_one(self, open_sample: Callable[[], Sample], run: Run = run) -> Trace:
         """Run one more sample, beside all others. `Engines.submit` or `Engines.run` runs this.
@@ -195,16 +192,8 @@ class Evaluation:
             ) from error
         if trace.min_confidence is not None and not self._chose_threshold.isdisjoint(trace.images):
             trace = dataclasses.replace(trace, chose_threshold=True)
-        self._tell(doubts.of_trace(self.config, trace, sample.benchmark.name))
-        self._has_probability = self._has_probability or doubts.has_probability(self.config, trace)
+        self._doubts.about_trace(trace, sample.benchmark.name)
         return trace
-
-    def _tell(self, sentences: doubts.Doubts) -> None:
-        """Warn of what the user was not told yet."""
-        for key, sentence in sentences:
-            if key not in self._told:
-                self._told.add(key)
-                logger.warning(f"mai_cascade: {sentence}")
 
     def _allowed_errors(self) -> int:
         allowed = self.config.max_errors
