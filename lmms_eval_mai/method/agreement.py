@@ -100,8 +100,8 @@ def answer_span(text: str) -> tuple[int, int] | None:
     """Return where the answer of `extract_answer` is in the text: its start and its end. None: the answer is empty, or
     it is not one part of the text."""
     answer, brackets = _answer_in(text)
-    place = text.rfind(answer, *(brackets.span(1) if brackets else (0, len(text))))
-    return (place, place + len(answer)) if answer and place >= 0 else None
+    start = text.rfind(answer, *(brackets.span(1) if brackets else (0, len(text))))
+    return (start, start + len(answer)) if answer and start >= 0 else None
 
 
 def without_answer(text: str) -> str:

@@ -30,7 +30,7 @@ def load(value: Any) -> Method:
     path = path_of(str(value))
     if path.suffix not in (".yaml", ".yml"):
         raise ArgumentError(f"method={value} is unknown: choose one of {', '.join(METHODS)}, or give a YAML file.")
-    method = of_steps(path.stem, read_yaml(f"method={value}", path), f"method={value}")
+    method = read_steps(path.stem, read_yaml(f"method={value}", path), f"method={value}")
     if METHODS.get(path.stem, method) != method:
         raise ArgumentError(f"method={value}: {path.stem} is the name of another method. Rename the file.")
     used = {name for stop in method.stops for name in (stop.answer, stop.sure, *stop.agree)}
@@ -40,7 +40,7 @@ def load(value: Any) -> Method:
     return method
 
 
-def of_steps(name: str, steps: Any, where: str) -> Method:
+def read_steps(name: str, steps: Any, where: str) -> Method:
     """Return a method from the values of its steps. `where`: names the method in messages. Raises `ArgumentError`."""
     if not isinstance(steps, list) or not steps:
         raise ArgumentError(f"{where} must be a list of steps, {EXAMPLE}.")
@@ -97,10 +97,8 @@ def _ask(name: Any, of: Any, thinking: Sequence[str]) -> Ask:
         raise ValueError(f"ask: {name} is unknown: expected one of {', '.join(NAMES)}")
     side, _, prompt = name.partition(".")
     if prompt == "transfer" and of not in thinking:
-        of_call = (
-            f"write {{ask: {name}, of: {thinking[0]}}}" if thinking else "and no earlier step asks one that thinks"
-        )
-        raise ValueError(f"a transfer needs `of`, an earlier call that thinks: {of_call}")
+        remedy = f"write {{ask: {name}, of: {thinking[0]}}}" if thinking else "and no earlier step asks one that thinks"
+        raise ValueError(f"a transfer needs `of`, an earlier call that thinks: {remedy}")
     return Ask(side, prompt, of if prompt == "transfer" else "")
 
 
@@ -108,22 +106,29 @@ def _stop(stop: Any, asked: Collection[str]) -> Stop:
     if not isinstance(stop, Mapping) or not isinstance(stop.get("exit"), str) or not stop["exit"].isidentifier():
         raise ValueError("a stop needs `exit`, a name of letters, digits and _")
     _refuse_unknown(stop, ("exit", "answer", "agree", "sure"))
-    agree, sure, least = stop.get("agree", []), stop.get("sure", ""), None
-    if isinstance(sure, Mapping):
-        if len(sure) != 1:
-            raise ValueError(f"sure names {len(sure)} calls: expected one, such as {{large.simple: 0.9}}")
-        ((sure, least),) = sure.items()
-        if isinstance(least, bool) or not isinstance(least, int | float) or not 0 < least <= 1:
-            raise ValueError(f"sure: {{{sure}: {least}}} needs a probability above 0 and at most 1")
+    agree, (sure, least) = stop.get("agree", []), _sure(stop.get("sure", ""))
     if not isinstance(agree, list) or len(agree) not in (0, 2) or len({*map(str, agree)}) != len(agree):
         raise ValueError("agree must name two calls, such as [small.simple, large.simple]")
-    for what, name in (("answer", stop.get("answer")), *(("agree", name) for name in agree), ("sure", sure)):
-        if name not in asked and not (what == "sure" and name == ""):
+    conditions = [*(("agree", name) for name in agree), *([("sure", sure)] if sure != "" else [])]
+    for what, name in [("answer", stop.get("answer")), *conditions]:
+        if name not in asked:
             others = f", or give one of {', '.join(asked)}" if asked else ""
             raise ValueError(f"{what}: {name} is not asked before: ask it in an earlier step{others}")
     if sure and not sure.endswith(".simple"):
         raise ValueError(f"sure: {sure} has no probability: only a call simple always has one")
-    return Stop(stop["exit"], stop["answer"], tuple(agree), sure, None if least is None else float(least))
+    return Stop(stop["exit"], stop["answer"], tuple(agree), sure, least)
+
+
+def _sure(sure: Any) -> tuple[Any, float | None]:
+    """Return the call and the threshold of `sure`: a call, or a mapping from the call to the threshold."""
+    if not isinstance(sure, Mapping):
+        return sure, None
+    if len(sure) != 1:
+        raise ValueError(f"sure names {len(sure)} calls: expected one, such as {{large.simple: 0.9}}")
+    ((call, least),) = sure.items()
+    if isinstance(least, bool) or not isinstance(least, int | float) or not 0 < least <= 1:
+        raise ValueError(f"sure: {{{call}: {least}}} needs a probability above 0 and at most 1")
+    return call, float(least)
 
 
 def _refuse_unknown(keys: Iterable[str], names: Collection[str]) -> None:

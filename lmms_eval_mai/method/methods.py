@@ -90,17 +90,14 @@ class Method:
 
     @property
     def asks(self) -> tuple[Ask, ...]:
-        """All calls, in their order."""
         return tuple(ask for step in self.steps for ask in asks_of(step))
 
     @property
     def stops(self) -> tuple[Stop, ...]:
-        """All stops, in their order."""
         return tuple(step for step in self.steps if isinstance(step, Stop))
 
     @property
     def exits(self) -> tuple[str, ...]:
-        """The names of the exits, in their order."""
         return tuple(stop.exit for stop in self.stops)
 
     @property
@@ -119,7 +116,6 @@ class Method:
 
     @property
     def thinking(self) -> tuple[Ask, ...]:
-        """The calls that think."""
         return tuple(ask for ask in self.asks if PROMPTS[ask.prompt].thinks)
 
 

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from lmms_eval_mai.contract import Side
 from lmms_eval_mai.engines.arguments import Share
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.method.files import of_steps
+from lmms_eval_mai.method.files import read_steps
 from lmms_eval_mai.method.methods import NEVER, Method, Thresholds, steps_of
 from lmms_eval_mai.user_input import path_of
 
@@ -97,7 +97,7 @@ def read(file: str) -> Calibration:
                 f"{argument}: its format {record.get('format')} is not known to this version. Calibrate again."
             )
         for name, one in record["methods"].items():
-            one["method"] = of_steps(name, one["steps"], f"{argument}, method {name}")
+            one["method"] = read_steps(name, one["steps"], f"{argument}, method {name}")
         return TypeAdapter(Calibration).validate_python(record)
     except ArgumentError:
         raise

@@ -100,7 +100,7 @@ class Store:
                     if other not in ranks:  # what runs now is not shared: its rest would have no times
                         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                         fcntl.flock(file, fcntl.LOCK_UN)
-                    self._read(file, other, of_other_run=other not in ranks)
+                    self._read(file, other, is_other_run=other not in ranks)
             undo.pop_all()
         self._unwritten = deque[bytes]()
         self._writer = ThreadPoolExecutor(1, "mai-store")
@@ -183,7 +183,7 @@ class Store:
         name = self.path.name.rpartition("-")[0]
         return sorted(path for path in self.path.parent.glob(f"{name}-*of*.jsonl") if path != self.path)
 
-    def _read(self, file: int, path: Path, of_other_run: bool = False) -> int:
+    def _read(self, file: int, path: Path, is_other_run: bool = False) -> int:
         """Read the lines of an open file. Returns the offset at which the last whole line ends. Lines that are damaged
         are left out, so their calls are made again."""
         end = damaged = 0
@@ -195,10 +195,10 @@ class Store:
                 try:
                     record = json.loads(text)
                     run, names = record["run"], record.get("key") or record["sample"]
-                    line = _Line(file, start, len(text), path.name if of_other_run else run)
+                    line = _Line(file, start, len(text), path.name if is_other_run else run)
                     if "key" in record and line.run_name:
                         self._shared.setdefault(record["digest"], line)
-                    if of_other_run:
+                    if is_other_run:
                         continue
                     if "key" in record:
                         self._made[run, CallKey(*names), record["digest"]] = line
@@ -216,7 +216,7 @@ class Store:
             raise self._error
         data = json.dumps({"run": self.run_name, **record}).encode() + b"\n"
         line = _Line(self._file, self._end, len(data), self.run_name)
-        self._end += len(data)  # the lines are written in the order of their places
+        self._end += len(data)  # the lines are written in the order of their offsets
         names = record.get("key") or record["sample"]
         self._samples.add(tuple(names[:3]))
         self._unwritten.append(data)

@@ -18,7 +18,7 @@ from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.runs.setups import Setup
 from lmms_eval_mai.analysis.tables.summary import spent
 from lmms_eval_mai.method.agreement import RULES, AgreementRules
-from lmms_eval_mai.method.files import of_steps
+from lmms_eval_mai.method.files import read_steps
 from lmms_eval_mai.method.methods import FULL_RT, MAI, OWN_THINKING, Method
 from lmms_eval_mai.method.methods import LARGE as ALONE
 
@@ -109,7 +109,7 @@ def test_a_setup_is_that_of_the_traces_and_the_task_whatever_the_arguments_say(
 def test_a_model_alone_has_the_prompt_that_its_only_call_asked(tmp_path: Path, suffix: str) -> None:
     for prompt in ("simple", "think"):
         steps = [{"ask": f"large.{prompt}"}, {"stop": {"exit": "done", "answer": f"large.{prompt}"}}]
-        POPE.write(tmp_path, of_steps("mine", steps, ""), suffix, time=prompt)
+        POPE.write(tmp_path, read_steps("mine", steps, ""), suffix, time=prompt)
     setups = {run.setup for run in read_runs([tmp_path]).runs}
     assert setups == {Setup(ALONE, LARGE), Setup(ALONE, LARGE, "", "R", suffix == "r_s2")}
 

@@ -12,7 +12,7 @@ from support.folders import Answers, World
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
-from lmms_eval_mai.method.files import of_steps
+from lmms_eval_mai.method.files import read_steps
 from lmms_eval_mai.method.methods import MAI, METHODS, Method
 
 BACK = [
@@ -34,7 +34,7 @@ OWN = [
     },
     *BACK[1:],
 ]
-METHODS_OF_TEST = [*METHODS.values(), of_steps("own", OWN, "")]
+METHODS_OF_TEST = [*METHODS.values(), read_steps("own", OWN, "")]
 
 
 @pytest.fixture(scope="module", params=["r", "r_s2"])
@@ -54,7 +54,7 @@ def two_stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     for suffix, methods in (("s", ("small", "large")), (request.param, ("small", "large", "full_rt"))):
         for method in methods:
             world.write(folder / suffix, method, suffix, time=method)
-    world.write(folder, of_steps("back", BACK, ""), request.param)
+    world.write(folder, read_steps("back", BACK, ""), request.param)
     return request.param, world, Runs.read([folder])
 
 

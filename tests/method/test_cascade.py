@@ -16,7 +16,7 @@ from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptio
 from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
-from lmms_eval_mai.method.files import of_steps
+from lmms_eval_mai.method.files import read_steps
 from lmms_eval_mai.method.methods import LARGE, METHODS, Method, Thresholds
 from lmms_eval_mai.method.run import run
 from lmms_eval_mai.method.trace import Sample, Trace, category_of
@@ -73,7 +73,7 @@ OWN = {
 
 def method_of(name: str) -> Method:
     """Return a named method, or one of `OWN`."""
-    return METHODS[name] if name in METHODS else of_steps(name, yaml.safe_load(OWN[name]), name)
+    return METHODS[name] if name in METHODS else read_steps(name, yaml.safe_load(OWN[name]), name)
 
 
 def run_method(

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.method.files import load, of_steps
+from lmms_eval_mai.method.files import load, read_steps
 from lmms_eval_mai.method.methods import METHODS, Method, steps_of
 
 ASK, END = "{ask: large.simple}", "{stop: {exit: done, answer: large.simple}}"
@@ -83,4 +83,4 @@ def test_a_file_may_have_the_name_of_a_method_only_with_its_steps(tmp_path: Path
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
 def test_a_named_method_survives_its_record(method: Method) -> None:
-    assert of_steps(method.name, steps_of(method), "") == method
+    assert read_steps(method.name, steps_of(method), "") == method

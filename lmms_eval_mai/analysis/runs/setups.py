@@ -9,7 +9,7 @@ from lmms_eval_mai.contract import PROMPTS, Side, Variant
 from lmms_eval_mai.method import methods, prompts
 from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, RULES
 from lmms_eval_mai.method.benchmarks import benchmark_of
-from lmms_eval_mai.method.files import of_steps
+from lmms_eval_mai.method.files import read_steps
 from lmms_eval_mai.method.methods import FULL_RT, LARGE, MAI, Method, prompt_of
 
 Options = tuple[tuple[str, Any], ...]
@@ -135,7 +135,7 @@ def setup_of(trace: Mapping[str, Any], variant: Variant | None, two_stage: bool,
     """Return the setup of a run from the first trace that has a threshold, or else from the first one. `variant` and
     `two_stage`: the prompt of the task. Raises what a broken trace raises."""
     name, options = trace["method"], dict(trace["options"])
-    method = of_steps(name, trace["steps"], "The method of the trace")
+    method = read_steps(name, trace["steps"], "The method of the trace")
     *small, model = (identity(trace.get(side, "")) for side in method.sides)
     if len(method.asks) == 1:
         return Setup(method, model, "", variant, two_stage, pairs(options)).with_method(method)
