@@ -12,7 +12,7 @@ from dataclasses import replace
 from lmms_eval_mai.cli import log_to_terminal
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
 from lmms_eval_mai.method.calls import decoding_of
-from lmms_eval_mai.method.run import run
+from lmms_eval_mai.method.run import run_sample
 from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.user_input import values_of
@@ -64,7 +64,7 @@ def _dry_answer(config: Config, sample: Sample) -> Trace:
         }
         for model in models.values():
             await model.start()
-        return await run(replace(sample, benchmark=never_agrees), pair_of(config, models, None))
+        return await run_sample(replace(sample, benchmark=never_agrees), pair_of(config, models, None))
 
     return asyncio.run(answer())
 

@@ -87,7 +87,7 @@ class OpenSample:
         )
 
 
-async def run(sample: Sample, pair: Pair) -> Trace:
+async def run_sample(sample: Sample, pair: Pair) -> Trace:
     """Run a sample with the method of the pair."""
     opened = OpenSample(sample, pair)
     if pair.method.function is not None:

@@ -15,7 +15,7 @@ from lmms_eval_mai.errors import ArgumentError, EngineStartError, MaiError, Samp
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.agreement import RULES
 from lmms_eval_mai.method.calls import Pair
-from lmms_eval_mai.method.run import run
+from lmms_eval_mai.method.run import run_sample
 from lmms_eval_mai.method.sparse import Sparse
 from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.config import Config
@@ -25,8 +25,7 @@ from lmms_eval_mai.run.outcomes import Failures, Outcome, Progress, progress_bar
 from lmms_eval_mai.run.scheduler import gc_frozen, run_samples
 from lmms_eval_mai.run.store import SampleKey, Store, digest_of, folder_of
 
-Run = Callable[[Sample, Pair], Awaitable[Trace]]
-"""Runs one sample from its first call to its trace."""
+RunSample = Callable[[Sample, Pair], Awaitable[Trace]]
 
 
 class Evaluation:
@@ -117,11 +116,11 @@ class Evaluation:
         self.pair = dataclasses.replace(self.pair, settings=dataclasses.replace(self.pair.settings, engines=engines))
         self._doubts.about_threshold(engines)
 
-    async def run_one(self, open_sample: Callable[[], Sample], run: Run = run) -> Trace:
+    async def run_one(self, open_sample: Callable[[], Sample], run: RunSample = run_sample) -> Trace:
         """Run one more sample, beside all others. `Engines.submit` or `Engines.run` runs this.
 
         `max_open_samples` limits how many samples are open; the others wait. `open_sample` is called in a thread.
-        `run`: runs this sample. Raises their errors and those of the engines.
+        Raises its errors, those of `run` and those of the engines.
         """
         async with self._slots:
             return await self._run_one(await asyncio.to_thread(open_sample), run)
@@ -177,7 +176,7 @@ class Evaluation:
         logger.info(f"mai_cascade: resuming: {progress} ({self._store.earlier_calls:,} calls in {self._store.path}).")
         return done
 
-    async def _run_one(self, sample: Sample, run: Run = run) -> Trace:
+    async def _run_one(self, sample: Sample, run: RunSample = run_sample) -> Trace:
         """Run a sample. An unexpected error, for example of a parser, fails this sample and not the run."""
         try:
             trace = await run(sample, self.pair)

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 from lmms_eval_mai.contract import Call, CallKey, Image, Side
 from lmms_eval_mai.errors import ArgumentError, MaiError, UnreadableImage
 from lmms_eval_mai.method.calls import Pair
-from lmms_eval_mai.method.run import run
+from lmms_eval_mai.method.run import run_sample
 from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import sampling
@@ -163,7 +163,7 @@ async def _ask(sample: Sample, pair: Pair) -> Trace:
     collector comes: in the parser of a chat, and in the frames of an error, which have copies too."""
     images = [part.pixels for message in sample.question for part in message.content if isinstance(part, Image)]
     try:
-        return await run(sample, pair)
+        return await run_sample(sample, pair)
     except (MaiError, asyncio.CancelledError) as error:
         errors: list[BaseException] = [error]
         for one in errors:

@@ -14,7 +14,7 @@ from support.tasks import BUILT_IN, Loaded, texts
 from lmms_eval_mai.contract import Image, Message, Prompt
 from lmms_eval_mai.harness.requests import format_sentence, without_sentence
 from lmms_eval_mai.method.methods import METHODS
-from lmms_eval_mai.method.run import run
+from lmms_eval_mai.method.run import run_sample
 from lmms_eval_mai.method.trace import Sample
 
 ANSWERS = {"simple": "one", "think": "Look. [[two]]", "transfer": "three", "task": "one"}
@@ -31,7 +31,7 @@ def prompts_of(method: str, one: Sample) -> dict[tuple[str, str], Prompt]:
     scripts = Recorder(ANSWERS), Recorder(OTHER_ANSWERS)
 
     async def run_one() -> None:
-        await run(one, await scripted_pair(*scripts, method=METHODS[method]))
+        await run_sample(one, await scripted_pair(*scripts, method=METHODS[method]))
 
     asyncio.run(run_one())
     return {(prompt.key.side, prompt.key.prompt): prompt for script in scripts for prompt in script.prompts}

@@ -18,7 +18,7 @@ from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.files import read_steps
 from lmms_eval_mai.method.methods import LARGE, METHODS, Method, Thresholds
-from lmms_eval_mai.method.run import run
+from lmms_eval_mai.method.run import run_sample
 from lmms_eval_mai.method.trace import Sample, Trace, category_of
 
 YES, NO = "[[Yes]]", "[[No]]"
@@ -83,7 +83,7 @@ def run_method(
     scripts = Recorder(small), Recorder(large)
 
     async def run_one() -> Trace:
-        return await run(one, await scripted_pair(*scripts, method=method_of(name), **pair))
+        return await run_sample(one, await scripted_pair(*scripts, method=method_of(name), **pair))
 
     return asyncio.run(run_one()), *scripts
 
@@ -312,7 +312,7 @@ class Meeting(ScriptedEngine):
 def test_both_models_give_their_short_answers_at_the_same_time() -> None:
     async def run_it() -> Trace:
         met = asyncio.Barrier(2)
-        return await run(sample(), await started_pair(Meeting("small", met), Meeting("large", met)))
+        return await run_sample(sample(), await started_pair(Meeting("small", met), Meeting("large", met)))
 
     assert asyncio.run(run_it()).exit == "agree_short"
 
@@ -330,9 +330,9 @@ def test_if_one_of_two_calls_fails_the_other_is_cancelled_and_the_error_is_raise
             Recorder({}), large, options=ScriptedOptions(slots=1), on_call=lambda key, outcome: outcomes.append(outcome)
         )
         with pytest.raises(MissingAnswer):
-            await asyncio.wait_for(run(sample(), pair), 10)
+            await asyncio.wait_for(run_sample(sample(), pair), 10)
         # The slot of the cancelled call is free again.
-        await asyncio.wait_for(run(sample(), replace(pair, method=LARGE)), 10)
+        await asyncio.wait_for(run_sample(sample(), replace(pair, method=LARGE)), 10)
 
     asyncio.run(run_it())
     assert len(calls) == 2
@@ -349,7 +349,7 @@ def test_every_call_has_the_number_of_tokens_of_its_extracted_answer_if_its_engi
 
     async def run_it() -> Trace:
         scripts = (lambda prompt: small[prompt.key.prompt]), (lambda prompt: large[prompt.key.prompt])
-        return await run(sample(), await attentive_pair(*scripts, {}, sparse=None))
+        return await run_sample(sample(), await attentive_pair(*scripts, {}, sparse=None))
 
     trace = asyncio.run(run_it())
     # The number of a record is kept, and the answer of the trace is one of its calls.
@@ -363,7 +363,7 @@ def test_thinking_that_overflows_the_context_is_truncated_or_refused() -> None:
 
     async def run_it(**choices: Any) -> tuple[Trace, Recorder]:
         scripts = Recorder(small), Recorder(large)
-        return await run(sample(), await attentive_pair(*scripts, {}, sparse=None, **choices)), scripts[1]
+        return await run_sample(sample(), await attentive_pair(*scripts, {}, sparse=None, **choices)), scripts[1]
 
     trace, sent = asyncio.run(run_it(log_prompts=True))
     assert trace.exit == "transfer" and [call.dropped_tokens for call in trace.calls] == [0, 0, 0, 200]

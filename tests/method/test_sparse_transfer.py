@@ -13,7 +13,7 @@ from lmms_eval_mai.contract import AttentionRequest
 from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.methods import FULL_RT, METHODS
-from lmms_eval_mai.method.run import run
+from lmms_eval_mai.method.run import run_sample
 from lmms_eval_mai.method.sparse import Sparse
 from lmms_eval_mai.method.trace import Sample, Trace
 
@@ -35,7 +35,7 @@ def run_method(
 
     async def run_one() -> Trace:
         pair = await attentive_pair(small, large, heavy, method=METHODS[name], **choices)
-        return await run(one or sample(), pair)
+        return await run_sample(one or sample(), pair)
 
     return asyncio.run(run_one()), small, large
 
@@ -116,7 +116,7 @@ def test_thinking_that_does_not_fit_is_truncated_before_it_is_scored() -> None:
     async def run_one() -> tuple[Trace, list[int]]:
         engines = AttentiveEngine("small", small, {}), AttentiveEngine("large", large, {"red": 5.0})
         pair = await started_pair(*engines, method=FULL_RT, sparse=Sparse(layer=LAYER), transfer_answer="cut")
-        return await run(sample(), pair), engines[1].reserved
+        return await run_sample(sample(), pair), engines[1].reserved
 
     trace, reserved = asyncio.run(run_one())
     assert request_of(large, "score") == AttentionRequest(LAYER, " so the red dog barks")
