@@ -1,9 +1,8 @@
 """The benchmarks: one record for each, with its parser, its rule of agreement (Section 4.1) and its score.
 
 Parsers and metrics are lmms-eval's own. Two answers that agree have the same score, except with `infovqa_match=anls`
-and `chartqa_match=relaxed`. Agreement never guesses and never depends on the order of a
-set. Functions import lmms-eval's task modules when they first need them, because `lmms_eval.tasks` takes seconds to
-import.
+and `chartqa_match=relaxed`. Agreement never guesses and never depends on the order of a set. Functions import
+lmms-eval's task modules when they first need them, because `lmms_eval.tasks` takes seconds to import.
 """
 
 import ast

@@ -23,7 +23,7 @@ from lmms_eval_mai.contract import (
 )
 from lmms_eval_mai.errors import PromptTooLong
 from lmms_eval_mai.method.agreement import AgreementRules, answer_span, extract_answer, read_answer
-from lmms_eval_mai.method.methods import MAI, Method, Thresholds
+from lmms_eval_mai.method.methods import Thresholds
 from lmms_eval_mai.method.prompts import TransferAnswer
 from lmms_eval_mai.method.sparse import Sparse
 from lmms_eval_mai.method.trace import Sample, Settings, logged_prompt
@@ -51,9 +51,8 @@ class Pair:
 
     models: Mapping[Side, Model]
     """Those that the method asks."""
-    method: Method = MAI
     settings: Settings = Settings()  # noqa: RUF009 - frozen
-    """What a trace says about the run."""
+    """The method, and what a trace says about the run."""
     think: Variant = "R"
     """Prompt_think of Eq. 7 for tasks that name none themselves: `_s` tasks and other lmms-eval tasks."""
     rules: AgreementRules = AgreementRules()  # noqa: RUF009 - frozen

@@ -53,7 +53,7 @@ class OpenSample:
     def calls_of(self, ask: Ask) -> AskCalls:
         """Return the names of the calls of an `Ask`."""
         sample, pair = self.sample, self.pair
-        return calls_of(ask, pair.method, sample.variant, sample.two_stage, pair.think)
+        return calls_of(ask, pair.settings.method, sample.variant, sample.two_stage, pair.think)
 
     async def call(
         self, name: CallName, *text: str, thinking: str = "", attention: AttentionRequest | None = None
@@ -78,10 +78,10 @@ class OpenSample:
             exit,
             answer,
             tuple(calls),
-            replace(pair.settings, method=pair.method, options={**pair.settings.options, **sample.decoding}),
+            replace(pair.settings, options={**pair.settings.options, **sample.decoding}),
             readable=answer.parsed is not None if sample.variant is not None else bool(extract_answer(answer.text)),
             selection=self.selection,
-            min_confidence=self.verifier.threshold if pair.method.needs_threshold else None,
+            min_confidence=self.verifier.threshold if pair.settings.method.needs_threshold else None,
             images=tuple(part.uuid for part in parts if isinstance(part, Image)),
             category=category_of(sample.doc),
         )
@@ -89,11 +89,11 @@ class OpenSample:
 
 async def run_sample(sample: Sample, pair: Pair) -> Trace:
     """Run a sample with the method of the pair."""
-    opened = OpenSample(sample, pair)
-    if pair.method.function is not None:
-        trace: Trace = await pair.method.function(opened)
+    opened, method = OpenSample(sample, pair), pair.settings.method
+    if method.function is not None:
+        trace: Trace = await method.function(opened)
         return trace
-    for step in walk(pair.method, opened.verifier, opened.answers):
+    for step in walk(method, opened.verifier, opened.answers):
         if isinstance(step, Stop):
             return opened.finish(step.exit, opened.answers[step.answer])
         same: defaultdict[CallName, list[Ask]] = defaultdict(list)

@@ -203,7 +203,6 @@ def pair_of(config: Config, models: Mapping[Side, Model], sparse: Sparse | None)
     """Return the pair of these models with the choices of the user."""
     return Pair(
         models=models,
-        method=config.method,
         settings=config.settings,
         think=config.think,
         rules=config.rules,

@@ -148,7 +148,7 @@ class Service:
 def _asked_for(config: Config, pair: Pair) -> Pair:
     """Return the pair with what a request may choose. `config`: that of the request."""
     settings = dataclasses.replace(config.settings, engines=pair.settings.engines)
-    return dataclasses.replace(pair, method=config.method, thresholds=config.thresholds, settings=settings)
+    return dataclasses.replace(pair, thresholds=config.thresholds, settings=settings)
 
 
 def _with_sizes(reply: RequestError, images: Sequence[EncodedImage]) -> RequestError:

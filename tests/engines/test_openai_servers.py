@@ -14,10 +14,10 @@ from support.servers import Server
 
 from lmms_eval_mai.contract import Call, CallKey, Message
 from lmms_eval_mai.engines.restart import RestartedEngine
-from lmms_eval_mai.method import run as method_run
 from lmms_eval_mai.method.calls import Pair
 from lmms_eval_mai.method.methods import SMALL
-from lmms_eval_mai.method.trace import Sample, Trace
+from lmms_eval_mai.method.run import run_sample
+from lmms_eval_mai.method.trace import Sample, Settings, Trace
 from lmms_eval_mai.run.scheduler import run_samples
 from lmms_eval_mai.run.store import Store
 
@@ -58,8 +58,8 @@ def test_a_server_that_is_killed_and_restarted_loses_no_call_and_repeats_none(se
         await engine.start()
         store = Store(tmp_path / name)
         store.models = {"small": engine.engine.identity()}
-        pair = Pair({"small": engine}, SMALL, store=store, on_call=count)
-        answering = run_samples(range(SAMPLES), question, lambda each: method_run.run(each, pair), report, max_open=8)
+        pair = Pair({"small": engine}, Settings(SMALL), store=store, on_call=count)
+        answering = run_samples(range(SAMPLES), question, lambda each: run_sample(each, pair), report, max_open=8)
         running = asyncio.ensure_future(answering)
         if is_killed:
             await until(lambda: finished.total() >= 20 or running.done())

@@ -21,9 +21,9 @@ from lmms_eval_mai.errors import (
     EngineStartError,
     SampleError,
 )
-from lmms_eval_mai.method import run as method_run
 from lmms_eval_mai.method.calls import Pair
 from lmms_eval_mai.method.methods import MAI
+from lmms_eval_mai.method.run import run_sample
 from lmms_eval_mai.method.trace import Trace
 from lmms_eval_mai.run.scheduler import run_samples
 
@@ -272,7 +272,7 @@ def test_3000_samples_on_faulty_engines_are_all_answered_or_reported_as_errors()
         for model in models.values():
             await model.start()
         pair = Pair(models)
-        await run_samples(range(3000), lambda i: sample(doc_id=i), lambda each: method_run.run(each, pair), report, 256)
+        await run_samples(range(3000), lambda i: sample(doc_id=i), lambda each: run_sample(each, pair), report, 256)
 
     asyncio.run(run())
     errors = types(outcome for outcome in outcomes.values() if not isinstance(outcome, Trace))

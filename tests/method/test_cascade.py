@@ -19,7 +19,7 @@ from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.files import read_steps
 from lmms_eval_mai.method.methods import LARGE, METHODS, Method, Thresholds
 from lmms_eval_mai.method.run import run_sample
-from lmms_eval_mai.method.trace import Sample, Trace, category_of
+from lmms_eval_mai.method.trace import Sample, Settings, Trace, category_of
 
 YES, NO = "[[Yes]]", "[[No]]"
 
@@ -332,7 +332,7 @@ def test_if_one_of_two_calls_fails_the_other_is_cancelled_and_the_error_is_raise
         with pytest.raises(MissingAnswer):
             await asyncio.wait_for(run_sample(sample(), pair), 10)
         # The slot of the cancelled call is free again.
-        await asyncio.wait_for(run_sample(sample(), replace(pair, method=LARGE)), 10)
+        await asyncio.wait_for(run_sample(sample(), replace(pair, settings=Settings(LARGE))), 10)
 
     asyncio.run(run_it())
     assert len(calls) == 2

@@ -10,7 +10,8 @@ from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptio
 from lmms_eval_mai.errors import MissingAnswer
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.calls import Pair
-from lmms_eval_mai.method.trace import Sample, Trace
+from lmms_eval_mai.method.methods import MAI, Method
+from lmms_eval_mai.method.trace import Sample, Settings, Trace
 from lmms_eval_mai.run.config import parse
 
 OWN_INSTRUCTION = "Answer with one word."
@@ -66,11 +67,11 @@ class Recorder:
         return "".join(block for message in prompt.messages for block in message.content if isinstance(block, str))
 
 
-async def started_pair(*engines: Any, **choices: Any) -> Pair:
+async def started_pair(*engines: Any, method: Method = MAI, **choices: Any) -> Pair:
     """Start a small and a large engine and return them as a pair. `choices`: fields of `Pair`."""
     for engine in engines:
         await engine.start()
-    return Pair({engine.side: engine for engine in engines}, **choices)
+    return Pair({engine.side: engine for engine in engines}, Settings(method), **choices)
 
 
 async def scripted_pair(small: Any, large: Any, options: ScriptedOptions | None = None, **choices: Any) -> Pair:
