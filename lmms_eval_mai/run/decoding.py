@@ -58,6 +58,22 @@ class Decoding(NextToken):
             raise ValueError(f"expected a value that is not {value}")
         return value
 
+    def sampling(self, most: int, config: Config, repeat: int, thinking_token_budget: int | None = None) -> Sampling:
+        """Return how a call with at most this many output tokens is decoded."""
+        return Sampling(
+            max_tokens=min(most, config.max_new_tokens or most),
+            temperature=self.temperature,
+            top_p=self.top_p or 1.0,
+            top_k=max(0, self.top_k),
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty or 1.0,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            seed=None if self.seed is None else self.seed + repeat,
+            stop=self.stop,
+            thinking_token_budget=thinking_token_budget,
+        )
+
 
 NAMES = tuple(Decoding.model_fields)
 
@@ -106,28 +122,13 @@ def sampling(
     native_gen_kwargs = config.native_gen_kwargs or {}
     read_decoding(native_gen_kwargs, "In native_gen_kwargs, ")  # names the argument in a message
     given = read_decoding(gen_kwargs)
-
-    def decoding(given: Decoding, most: int, budget: int | None = None) -> Sampling:
-        return Sampling(
-            max_tokens=min(most, config.max_new_tokens or most),
-            temperature=given.temperature,
-            top_p=given.top_p or 1.0,
-            top_k=max(0, given.top_k),
-            min_p=given.min_p,
-            repetition_penalty=given.repetition_penalty or 1.0,
-            presence_penalty=given.presence_penalty,
-            frequency_penalty=given.frequency_penalty,
-            seed=None if given.seed is None else given.seed + repeat,
-            stop=given.stop,
-            thinking_token_budget=budget,
-        )
-
     limit = given.max_new_tokens or MAX_TOKENS
     most = limit if is_mai_task else max(limit, MAX_TOKENS)
-    short, long = decoding(given, limit), decoding(given, most)
-    native = decoding(
-        read_decoding({**gen_kwargs, **native_gen_kwargs}),
+    short, long = given.sampling(limit, config, repeat), given.sampling(most, config, repeat)
+    native = read_decoding({**gen_kwargs, **native_gen_kwargs}).sampling(
         int(native_gen_kwargs.get("max_new_tokens") or most + (config.max_thinking_tokens or 0)),
+        config,
+        repeat,
         config.max_thinking_tokens,
     )
     for engine in config.engines():
