@@ -165,7 +165,6 @@ def answer_logprob(reply: Reply) -> float | None:
 
 
 def decoding_of(sample: Sample, prompt: CallPrompt) -> Sampling:
-    """Return how a call is decoded."""
     return SCORING if prompt == "score" else sample.sampling[prompt]
 
 

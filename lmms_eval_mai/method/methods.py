@@ -75,7 +75,6 @@ class Thresholds:
     """Benchmark -> its own threshold, from a file of `lmms-eval-mai calibrate`."""
 
     def of(self, benchmark: str) -> float:
-        """Return the threshold of a benchmark."""
         return self.by_benchmark.get(benchmark, self.min_confidence)
 
 

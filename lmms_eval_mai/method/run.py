@@ -51,7 +51,6 @@ class OpenSample:
         return self.verifier.holds(stop, self.answers)
 
     def calls_of(self, ask: Ask) -> AskCalls:
-        """Return the names of the calls of an `Ask`."""
         sample, pair = self.sample, self.pair
         return calls_of(ask, pair.settings.method, sample.variant, sample.two_stage, pair.think)
 
@@ -88,7 +87,6 @@ class OpenSample:
 
 
 async def run_sample(sample: Sample, pair: Pair) -> Trace:
-    """Run a sample with the method of the pair."""
     opened, method = OpenSample(sample, pair), pair.settings.method
     if method.function is not None:
         trace: Trace = await method.function(opened)

@@ -75,7 +75,6 @@ class Calibration:
                 yield f"it was chosen with the {side} model on {chosen}, not {here}, which gives other probabilities"
 
     def record(self) -> dict[str, Any]:
-        """Return what the file has."""
         methods = {
             name: {**{key: value for key, value in vars(one).items() if key != "method"}, "steps": steps_of(one.method)}
             for name, one in self.methods.items()
@@ -83,7 +82,6 @@ class Calibration:
         return {**dataclasses.asdict(dataclasses.replace(self, methods={})), "methods": methods, "format": FORMAT}
 
     def write(self, file: Path) -> None:
-        """Write the file. Raises `OSError`."""
         file.write_text(json.dumps(self.record(), indent=1) + "\n", encoding="utf-8")
 
 

@@ -200,7 +200,6 @@ class Evaluation:
 
 
 def pair_of(config: Config, models: Mapping[Side, Model], sparse: Sparse | None) -> Pair:
-    """Return the pair of these models with the choices of the user."""
     return Pair(
         models=models,
         settings=config.settings,

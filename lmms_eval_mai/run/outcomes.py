@@ -36,12 +36,10 @@ class Failures:
 
     @property
     def count(self) -> int:
-        """The number of failed samples."""
         return sum(map(len, self.causes.values()))
 
     @classmethod
     def merged(cls, ranks: Iterable["Failures"]) -> "Failures":
-        """Return the failed samples of all ranks."""
         merged = cls()
         for rank in ranks:
             for cause, samples in rank.causes.items():

@@ -42,7 +42,6 @@ async def run_samples(
     errors: list[MaiError] = []
 
     async def work() -> None:
-        """Run one sample after the other until none is left or the run stops."""
         while waiting:
             index = waiting.popleft()
             outcome: R | SampleError
