@@ -33,8 +33,8 @@ class PromptRow:
 PROMPTS: dict[CallPrompt, PromptRow] = {
     "simple": PromptRow("S", is_short=True),  # Eq. 5 and 6
     "task": PromptRow(is_short=True),  # the prompt of another lmms-eval task
-    "explain": PromptRow("E", thinks=True, two_stages=True),  # Eq. 7 and 10 with prompt E
-    "think": PromptRow("R", thinks=True, two_stages=True),  # Eq. 7 and 10 with prompt R
+    "explain": PromptRow("E", thinks=True, two_stages=True),  # Eq. 7 and 10: with prompt E
+    "think": PromptRow("R", thinks=True, two_stages=True),  # with prompt R; the ask "think" may be any of the three
     "native": PromptRow("native", thinks=True),  # the prompt of a short answer, and the model thinks by itself
     "stage2": PromptRow(),  # Eq. 8
     "score": PromptRow(),  # the prefill that scores the thinking for Eq. 12
@@ -250,7 +250,7 @@ class Call(Reply):
     """When the request was made, in seconds since 1970 (Unix time), so that `started_at + total_s` is its end. Retries
     do not count. None: not known, or the call is shared."""
     shared: bool = False
-    """Whether another run of the same command made this call and this run only found it again. The tokens are those of
+    """Whether another run made this call, and this run only found it in a store. The tokens are those of
     that call. The call has no times: `total_s` is 0, and the other times are None."""
     messages: LoggedPrompt | None = None
     """The prompt, with `log_prompts=true`."""
@@ -277,7 +277,8 @@ class Model(ABC):
         """Return the longest final part of `thinking` that fits the context with `prompt`, and the number of dropped
         tokens.
 
-        `thinking` must be part of the last message. Space for an answer is kept free. Raises `PromptTooLong` if the
+        `thinking` must be part of the last message. Space for an answer is kept free (`end_of_thinking` of
+        `engines/messages.py`). Raises `PromptTooLong` if the
         prompt does not fit even without thinking, or if the engine cannot truncate.
         """
 

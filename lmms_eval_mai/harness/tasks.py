@@ -1,4 +1,5 @@
 """Functions for the task YAMLs in `task_configs/`: texts, messages and answer filters of the S, E, R and S2 tasks.
+Other lmms-eval tasks have functions of their own (`requests.py`).
 
 Questions and images come from lmms-eval's own task of the same benchmark, so that only the instruction differs.
 Question and instruction are separate blocks of the message: the cascade can replace the instruction without parsing

@@ -3,8 +3,8 @@
     Eq. 5    A_short^l = VLM_l(Q + Prompt_simple)               Ask("large", "simple")
     Eq. 6    A_short^s = VLM_s(Q + Prompt_simple)               Ask("small", "simple")
     Eq. 7    R_think^s = VLM_s(Q + Prompt_think)                Ask("small", "think")
-    Eq. 8    A_think^s = VLM_s(Q + R_think^s + Prompt_simple)   its second call, in the two-stage form (S2); else the
-                                                               answer inside R_think^s takes its place (Section 4.2)
+    Eq. 8    A_think^s = VLM_s(Q + R_think^s + Prompt_simple)   its second call in the two-stage form (`calls_of` of
+                                                               walk.py); else the answer inside R_think^s (Section 4.2)
     Eq. 9    A_think^l = VLM_l(Q + R_think^s + Prompt_simple)   Ask("large", "transfer", of="small.think")
     Eq. 10   R_think^l = VLM_l(Q + Prompt_think)                Ask("large", "think")
     Eq. 12   R'_think^s = Select(R_think^s)                     the transfer, with the argument transfer=sparse
@@ -58,26 +58,6 @@ Step = Ask | tuple[Ask, ...] | Stop
 """A call, several calls at the same time, or a stop."""
 
 
-DEFAULT_CONFIDENCE = 0.9
-"""The threshold of `sure` if the user gives none. It is not calibrated for any pair."""
-NEVER = 2.0
-"""A threshold that no probability reaches."""
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """The thresholds of a method. A stop with `sure` asks for the probability that a model gave to its own short answer
-    of Eq. 5, p = P(A_short^l | Q + Prompt_simple) = exp(Call.answer_logprob). Not in the paper."""
-
-    min_confidence: float = DEFAULT_CONFIDENCE
-    """The least probability of a confident answer, above 0 and at most 1."""
-    by_benchmark: Mapping[str, float] = field(default_factory=dict)
-    """Benchmark -> its own threshold, from a file of `lmms-eval-mai calibrate`."""
-
-    def of(self, benchmark: str) -> float:
-        return self.by_benchmark.get(benchmark, self.min_confidence)
-
-
 @dataclass(frozen=True)
 class Method:
     """A name and the steps, in their order."""
@@ -118,26 +98,6 @@ class Method:
         return tuple(ask for ask in self.asks if PROMPTS[ask.prompt].thinks)
 
 
-PROMPT_OF_TASK: dict[Variant | None, CallPrompt] = {
-    row.variant: prompt for prompt, row in PROMPTS.items() if row.is_short or row.thinks
-}
-"""The prompt of a task -> what a call with it asks."""
-
-
-def prompt_of(ask: Ask, variant: Variant | None, think: Variant) -> CallPrompt:
-    """Return what a call asks in a task.
-
-    `variant`: the prompt of a task of this package. None: another lmms-eval task, which asks for a short answer.
-    `think`: Prompt_think in S tasks and in other lmms-eval tasks. With `native`, a model alone thinks by itself there.
-    """
-    thinks = think if variant in ("S", None) else variant
-    if ask.prompt == "think":
-        return PROMPT_OF_TASK[thinks]
-    if ask.prompt == "task":
-        return PROMPT_OF_TASK["native" if thinks == "native" else variant]
-    return "task" if ask.prompt == "simple" and variant is None else ask.prompt
-
-
 def asks_of(step: Step) -> tuple[Ask, ...]:
     """Return the calls of a step. Empty: it is a stop."""
     return () if isinstance(step, Stop) else step if isinstance(step, tuple) else (step,)
@@ -155,9 +115,9 @@ MAI = Method(
     "mai",
     (
         (LARGE_SIMPLE, SMALL_SIMPLE),  # Eq. 5 and 6, at the same time
-        Stop("agree_short", "large.simple", agree=SHORT_ANSWERS),  # Section 4.1, mutual verification
+        Stop("agree_short", "large.simple", agree=SHORT_ANSWERS),  # Section 4.1, the first mutual verification
         SMALL_THINK,  # Eq. 7, and Eq. 8 in a task with two stages
-        Stop("agree_think", "large.simple", agree=THOUGHT_ANSWER),
+        Stop("agree_think", "large.simple", agree=THOUGHT_ANSWER),  # Section 4.1, the second verification
         TRANSFER,  # Section 4.2, reasoning transfer: Eq. 9; Eq. 12 and 13 with transfer=sparse
         Stop("transfer", "large.transfer"),
     ),
@@ -190,6 +150,46 @@ METHODS: dict[str, Method] = {
     method.name: method for method in (MAI, FULL_RT, SMALL, LARGE, MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, OWN_THINKING)
 }
 """Value of the argument `method` -> the method. A program may add its own."""
+
+
+DEFAULT_CONFIDENCE = 0.9
+"""The threshold of `sure` if the user gives none. It is not calibrated for any pair."""
+NEVER = 2.0
+"""A threshold that no probability reaches."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The thresholds of a method. A stop with `sure` asks for the probability that a model gave to its own short answer
+    of Eq. 5, p = P(A_short^l | Q + Prompt_simple) = exp(Call.answer_logprob). Not in the paper."""
+
+    min_confidence: float = DEFAULT_CONFIDENCE
+    """The least probability of a confident answer: above 0 and at most 1, or `NEVER`."""
+    by_benchmark: Mapping[str, float] = field(default_factory=dict)
+    """Benchmark -> its own threshold, from a file of `lmms-eval-mai calibrate`."""
+
+    def of(self, benchmark: str) -> float:
+        return self.by_benchmark.get(benchmark, self.min_confidence)
+
+
+PROMPT_OF_TASK: dict[Variant | None, CallPrompt] = {
+    row.variant: prompt for prompt, row in PROMPTS.items() if row.is_short or row.thinks
+}
+"""The prompt of a task -> what a call with it asks."""
+
+
+def prompt_of(ask: Ask, variant: Variant | None, think: Variant) -> CallPrompt:
+    """Return what a call asks in a task.
+
+    `variant`: the prompt of a task of this package. None: another lmms-eval task, which asks for a short answer.
+    `think`: Prompt_think in S tasks and in other lmms-eval tasks. With `native`, a model alone thinks by itself there.
+    """
+    thinks = think if variant in ("S", None) else variant
+    if ask.prompt == "think":
+        return PROMPT_OF_TASK[thinks]
+    if ask.prompt == "task":
+        return PROMPT_OF_TASK["native" if thinks == "native" else variant]
+    return "task" if ask.prompt == "simple" and variant is None else ask.prompt
 
 
 def steps_of(method: Method) -> list[Mapping[str, Any]]:

@@ -105,6 +105,7 @@ def transfer_parts(prompt: TransferPrompt, form: AnswerForm) -> tuple[str, str]:
 
 
 def digest() -> str:
-    """Return a hash of the templates and limits of this module. Runs with different prompts must not share answers."""
+    """Return a hash of the templates and limits of this module, for the name of a run's store
+    (`Evaluation._digest_of_run`): a run with other prompts is another run. A call is found by its whole text."""
     constants = (INSTRUCTIONS, STAGE2, REASON_TRANSFER, TRANSFER_ANSWER, MAX_TOKENS)
     return hashlib.blake2b(repr(constants).encode(), digest_size=8).hexdigest()

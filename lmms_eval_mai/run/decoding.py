@@ -42,7 +42,7 @@ class NextToken(Arguments):
 
 class Decoding(NextToken):
     """The decoding arguments of a task that are used. 0 stands for "not given" where it cannot be a value: tasks of
-    lmms-eval have `top_p: 0`, for example."""
+    lmms-eval have `top_p: 0`, for example. An engine may refuse more, before it starts (`check_sampling`)."""
 
     top_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     repetition_penalty: Annotated[float, Field(ge=0, le=100)] = 0.0

@@ -106,7 +106,7 @@ class Evaluation:
         if self._store is None and self._folder is not None:
             small, large = (models.get(side, "")[:12] for side in SIDES)
             others = [*self._folder.glob(f"{small}_*.jsonl"), *self._folder.glob(f"*_{large}-*.jsonl")]
-            name = f"{small}_{large}-{self._name(decoding)}"
+            name = f"{small}_{large}-{self._digest_of_run(decoding)}"
             self._store = Store(self._folder / name, rank, world_size, others)
         if self._store is not None and self.pair.store is None:
             self._store.models = models
@@ -157,7 +157,7 @@ class Evaluation:
             self._store.remove(self._keys, all_ranks=self._ranks > 1)
         self._store = None
 
-    def _name(self, decoding: Mapping[str, Any]) -> str:
+    def _digest_of_run(self, decoding: Mapping[str, Any]) -> str:
         """Return a name for the run that the same command has again: a digest of all that can change an answer or the
         calls that are made, besides the models."""
         unused = {*self.config.without_effect(), *SIDES}

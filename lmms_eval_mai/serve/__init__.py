@@ -1,7 +1,8 @@
 """The server of `lmms-eval-mai serve`: the cascade behind an OpenAI-compatible API. Its settings are here.
 
-`app.py` checks the key and reads the body, `chat_request.py` checks its fields, sizes and images, and `question.py`
-turns the chat into a `Question`. `service.py` asks it on the engines, and `app.py` makes the reply from its trace.
+`app.py` checks the key, refuses with 429 if the server is full, and reads the body. `chat_request.py` checks its
+fields, sizes and images, and `question.py` turns the chat into a `Question`. `service.py` asks it on the engines, and
+`app.py` makes the reply from its trace.
 
 HTTP is on the event loop of the main thread, and the engines are on a loop of their own (`run/engines.py`). Requests
 are parsed and images are decoded in other threads.

@@ -24,9 +24,9 @@ REPLIES: dict[type[Exception], tuple[int, str, str]] = {
     errors.MaiError: (500, "sample_failed", "A call to a model failed. The log of the server has the reason."),
     Exception: (500, "internal_error", "An error in lmms-eval-mai. The log of the server shows where."),
 }
-"""Error -> status, code and sentence of its reply. The first one that fits is used. The error's own text may have the
-address of a model's server, its reply, or the path of a checkpoint. So it is only logged. Of what a model in this
-process refuses, the reply has the cause."""
+"""Error of a question -> status, code and sentence of its reply; `app.py` raises those of HTTP, such as 429. The first
+one that fits is used. The error's own text may have the address of a model's server, its reply, or the path of a
+checkpoint. So it is only logged. Of what a model in this process refuses, the reply has the cause."""
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""One call in the terms of vLLM: its chat, its sampling parameters, its replica, and its result or error."""
+"""One call in the terms of vLLM: its chat, its sampling parameters, and its result or error."""
 
 import dataclasses
 import time

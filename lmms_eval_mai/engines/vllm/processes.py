@@ -1,4 +1,4 @@
-"""The processes of one vLLM engine: they start, and they are stopped, also if the process that started them is killed.
+"""Builds the `AsyncLLM` of an engine, and stops its processes, also if the process that started them is killed.
 
 vLLM pickles an engine's configuration for each process of the engine. Two values in it are replaced by `Marked` and
 `MarkedSize`. So this module learns exactly which processes belong to the engine, and its code runs in each of them when
@@ -119,7 +119,7 @@ class Processes:
         self._expected: int = parallel.data_parallel_size_local
         resource_tracker.ensure_running()  # multiprocessing starts it with the first process, and then unblocks SIGINT
         thread = ThreadPoolExecutor(1, "vllm-start", signal.pthread_sigmask, (signal.SIG_BLOCK, {signal.SIGINT}))
-        self.llm: Future[Any] = thread.submit(_build, vllm_config)
+        self.llm: Future[Any] = thread.submit(_async_llm, vllm_config)
         thread.shutdown(wait=False)
 
     def _cores(self) -> list[Any]:
@@ -153,7 +153,7 @@ class Processes:
                     core.wait(END_LIMIT_S)
 
 
-def _build(vllm_config: Any) -> Any:
+def _async_llm(vllm_config: Any) -> Any:
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.metrics.loggers import PrometheusStatLogger
 
