@@ -35,7 +35,7 @@ from lmms_eval_mai.contract import PROMPTS, Call, CallKey, Image, Message, Model
 from lmms_eval_mai.method.benchmarks import GENERIC
 from lmms_eval_mai.method.calls import gather_or_cancel
 from lmms_eval_mai.method.methods import MAI
-from lmms_eval_mai.method.trace import Sample, Trace
+from lmms_eval_mai.method.sample import Sample, Trace
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
 

@@ -13,7 +13,7 @@ from lmms_eval_mai.cli import log_to_terminal
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
 from lmms_eval_mai.method.calls import decoding_of
 from lmms_eval_mai.method.run import run_sample
-from lmms_eval_mai.method.trace import Sample, Trace
+from lmms_eval_mai.method.sample import Sample, Trace
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.user_input import values_of
 

@@ -23,7 +23,7 @@ from lmms_eval_mai.errors import ArgumentError, MaiError, SampleError, Unreadabl
 from lmms_eval_mai.method.agreement import Benchmark
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, letters_of
 from lmms_eval_mai.method.prompts import VARIANTS
-from lmms_eval_mai.method.trace import Sample
+from lmms_eval_mai.method.sample import Sample
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import ignored_arguments, sampling, unusual
 from lmms_eval_mai.run.store import SampleKey

@@ -12,7 +12,7 @@ from lmms_eval_mai.contract import PROMPTS, SIDES
 from lmms_eval_mai.harness.requests import Request
 from lmms_eval_mai.harness.totals import Totals
 from lmms_eval_mai.method.agreement import extract_answer
-from lmms_eval_mai.method.trace import Trace, trace_record
+from lmms_eval_mai.method.sample import Trace, trace_record
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.outcomes import Outcome
 

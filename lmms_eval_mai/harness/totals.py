@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.engines.thinking import thought_first
-from lmms_eval_mai.method.trace import Trace
+from lmms_eval_mai.method.sample import Trace
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.outcomes import Failures

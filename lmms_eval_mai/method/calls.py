@@ -25,8 +25,8 @@ from lmms_eval_mai.errors import PromptTooLong
 from lmms_eval_mai.method.agreement import AgreementRules, answer_span, extract_answer, read_answer
 from lmms_eval_mai.method.methods import Thresholds
 from lmms_eval_mai.method.prompts import TransferAnswer
+from lmms_eval_mai.method.sample import Sample, Settings, logged_prompt
 from lmms_eval_mai.method.sparse import Sparse
-from lmms_eval_mai.method.trace import Sample, Settings, logged_prompt
 from lmms_eval_mai.method.walk import CallName
 
 R = TypeVar("R")

@@ -14,8 +14,8 @@ from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.agreement import extract_answer, without_answer
 from lmms_eval_mai.method.calls import Pair, gather_or_cancel
 from lmms_eval_mai.method.methods import Ask, Stop
+from lmms_eval_mai.method.sample import Sample, Trace, category_of
 from lmms_eval_mai.method.sparse import Selection, Sparse, select
-from lmms_eval_mai.method.trace import Sample, Trace, category_of
 from lmms_eval_mai.method.walk import AskCalls, CallName, Verifier, calls_of, walk
 
 

@@ -24,7 +24,7 @@ from lmms_eval_mai.engines.images import to_image
 from lmms_eval_mai.engines.messages import replace_lone_surrogates
 from lmms_eval_mai.errors import ArgumentError, UnreadableImage
 from lmms_eval_mai.method.benchmarks import GENERIC, LETTERS
-from lmms_eval_mai.method.trace import Sample, Trace
+from lmms_eval_mai.method.sample import Sample, Trace
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.decoding import sampling, unusual
 from lmms_eval_mai.run.engines import Engines, result_of

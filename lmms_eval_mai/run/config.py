@@ -30,7 +30,7 @@ from lmms_eval_mai.method import files
 from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, AgreementRules, ChartqaMatch, InfovqaMatch
 from lmms_eval_mai.method.methods import DEFAULT_CONFIDENCE, MAI, Method, Thresholds
 from lmms_eval_mai.method.prompts import TransferAnswer
-from lmms_eval_mai.method.trace import Settings
+from lmms_eval_mai.method.sample import Settings
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run import calibration, pairs
 from lmms_eval_mai.run.calibration import Calibrated, Calibration

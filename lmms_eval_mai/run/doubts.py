@@ -9,7 +9,7 @@ from lmms_eval_mai.engines.thinking import thought_first
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.agreement import extract_answer
 from lmms_eval_mai.method.methods import DEFAULT_CONFIDENCE
-from lmms_eval_mai.method.trace import Trace
+from lmms_eval_mai.method.sample import Trace
 from lmms_eval_mai.run.config import Config
 
 

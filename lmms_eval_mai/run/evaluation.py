@@ -16,8 +16,8 @@ from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.agreement import RULES
 from lmms_eval_mai.method.calls import Pair
 from lmms_eval_mai.method.run import run_sample
+from lmms_eval_mai.method.sample import Sample, Trace
 from lmms_eval_mai.method.sparse import Sparse
-from lmms_eval_mai.method.trace import Sample, Trace
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.doubts import Doubts
 from lmms_eval_mai.run.engines import Engines

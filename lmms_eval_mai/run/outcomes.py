@@ -11,7 +11,7 @@ from loguru import logger
 from tqdm import tqdm
 
 from lmms_eval_mai.errors import MaiError, SampleError
-from lmms_eval_mai.method.trace import Trace
+from lmms_eval_mai.method.sample import Trace
 from lmms_eval_mai.run.store import SampleKey, Store
 
 Outcome = Trace | SampleError

@@ -24,7 +24,7 @@ from starlette.types import Send
 
 from lmms_eval_mai.contract import PROMPTS, Call
 from lmms_eval_mai.errors import MaiError
-from lmms_eval_mai.method.trace import Trace, trace_record
+from lmms_eval_mai.method.sample import Trace, trace_record
 from lmms_eval_mai.serve.chat_request import read_request
 from lmms_eval_mai.serve.errors import RequestError, to_request_error, wrong_path
 from lmms_eval_mai.serve.question import Question, question_of

@@ -11,7 +11,7 @@ from lmms_eval_mai.method.agreement import Doc
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, LETTERS, options_of
 from lmms_eval_mai.method.methods import METHODS, Method
 from lmms_eval_mai.method.prompts import INSTRUCTIONS, AnswerForm
-from lmms_eval_mai.method.trace import Sample
+from lmms_eval_mai.method.sample import Sample
 from lmms_eval_mai.run.ask import checked_options, question_sample, with_options
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import NAMES, sampling

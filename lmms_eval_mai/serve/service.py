@@ -15,7 +15,7 @@ from lmms_eval_mai.contract import Call, CallKey, Image, Side
 from lmms_eval_mai.errors import ArgumentError, MaiError, UnreadableImage
 from lmms_eval_mai.method.calls import Pair
 from lmms_eval_mai.method.run import run_sample
-from lmms_eval_mai.method.trace import Sample, Trace
+from lmms_eval_mai.method.sample import Sample, Trace
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.decoding import sampling
 from lmms_eval_mai.run.engines import Engines

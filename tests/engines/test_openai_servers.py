@@ -17,7 +17,7 @@ from lmms_eval_mai.engines.restart import RestartedEngine
 from lmms_eval_mai.method.calls import Pair
 from lmms_eval_mai.method.methods import SMALL
 from lmms_eval_mai.method.run import run_sample
-from lmms_eval_mai.method.trace import Sample, Settings, Trace
+from lmms_eval_mai.method.sample import Sample, Settings, Trace
 from lmms_eval_mai.run.scheduler import run_samples
 from lmms_eval_mai.run.store import Store
 

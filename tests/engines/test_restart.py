@@ -24,7 +24,7 @@ from lmms_eval_mai.errors import (
 from lmms_eval_mai.method.calls import Pair
 from lmms_eval_mai.method.methods import MAI
 from lmms_eval_mai.method.run import run_sample
-from lmms_eval_mai.method.trace import Trace
+from lmms_eval_mai.method.sample import Trace
 from lmms_eval_mai.run.scheduler import run_samples
 
 PROMPTS = ("simple", "think", "transfer")

@@ -15,7 +15,7 @@ from lmms_eval_mai.contract import Image, Message, Prompt
 from lmms_eval_mai.harness.requests import format_sentence, without_sentence
 from lmms_eval_mai.method.methods import METHODS
 from lmms_eval_mai.method.run import run_sample
-from lmms_eval_mai.method.trace import Sample
+from lmms_eval_mai.method.sample import Sample
 
 ANSWERS = {"simple": "one", "think": "Look. [[two]]", "transfer": "three", "task": "one"}
 OTHER_ANSWERS = ANSWERS | {"simple": "other", "task": "other"}

@@ -10,8 +10,8 @@ import pytest
 from lmms_eval_mai.contract import Call, CallKey, CallPrompt, Side
 from lmms_eval_mai.errors import MissingAnswer, UnreadableImage
 from lmms_eval_mai.harness.totals import Totals, final_table
+from lmms_eval_mai.method.sample import Trace
 from lmms_eval_mai.method.sparse import Selection
-from lmms_eval_mai.method.trace import Trace
 from lmms_eval_mai.run.config import Config, parse
 from lmms_eval_mai.run.outcomes import SHOWN_CAUSES, Failures
 

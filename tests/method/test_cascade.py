@@ -19,7 +19,7 @@ from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.files import read_steps
 from lmms_eval_mai.method.methods import LARGE, METHODS, Method, Thresholds
 from lmms_eval_mai.method.run import run_sample
-from lmms_eval_mai.method.trace import Sample, Settings, Trace, category_of
+from lmms_eval_mai.method.sample import Sample, Settings, Trace, category_of
 
 YES, NO = "[[Yes]]", "[[No]]"
 

@@ -14,8 +14,8 @@ from lmms_eval_mai.errors import SampleError
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.methods import FULL_RT, METHODS
 from lmms_eval_mai.method.run import run_sample
+from lmms_eval_mai.method.sample import Sample, Trace
 from lmms_eval_mai.method.sparse import Sparse
-from lmms_eval_mai.method.trace import Sample, Trace
 
 THINKING = "The small animal on the sofa is a dog, not a cat. [[Yes]]"
 HEAVY = {"dog,": 4.0, "sofa": 8.0, "not": 3.0, "[[Yes]]": 90.0}

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from lmms_eval_mai.contract import Call, CallKey
-from lmms_eval_mai.method.trace import Trace
+from lmms_eval_mai.method.sample import Trace
 from lmms_eval_mai.run.outcomes import Failures, Progress, progress_bar
 
 

@@ -10,7 +10,7 @@ from support.samples import sample
 from lmms_eval_mai import Cascade
 from lmms_eval_mai.contract import Call, CallKey, Prompt
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
-from lmms_eval_mai.method.trace import Trace
+from lmms_eval_mai.method.sample import Trace
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation

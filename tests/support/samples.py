@@ -11,7 +11,7 @@ from lmms_eval_mai.errors import MissingAnswer
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.calls import Pair
 from lmms_eval_mai.method.methods import MAI, Method
-from lmms_eval_mai.method.trace import Sample, Settings, Trace
+from lmms_eval_mai.method.sample import Sample, Settings, Trace
 from lmms_eval_mai.run.config import parse
 
 OWN_INSTRUCTION = "Answer with one word."

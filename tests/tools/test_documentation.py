@@ -16,8 +16,8 @@ import pytest
 from lmms_eval_mai.contract import Call
 from lmms_eval_mai.method.files import load
 from lmms_eval_mai.method.methods import MAI
+from lmms_eval_mai.method.sample import Settings, Trace
 from lmms_eval_mai.method.sparse import Selection
-from lmms_eval_mai.method.trace import Settings, Trace
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.user_input import values_of
 

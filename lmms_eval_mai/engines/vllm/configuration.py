@@ -86,11 +86,11 @@ def start_errors(config: EngineConfig, shares_gpu: bool = False) -> Iterator[Non
             name, reason = str(next(iter(problem["loc"]), "")), problem["msg"]
             if name in given:
                 raise ArgumentError(f"{name}={given[name]} is invalid. vLLM: {reason}.") from error
-        needs_memory = shares_gpu and re.search("(?<!shared )memory(?! access)", reason, re.IGNORECASE)
+        is_about_memory = shares_gpu and re.search("(?<!shared )memory(?! access)", reason, re.IGNORECASE)
         raise EngineStartError(
             f"vLLM cannot start {config.side}={config.model}. The engine's arguments: {given or 'none'}. Look for the "
             f"cause in vLLM's log above, and check the model's name or path, and the `{config.side}_<argument>` values."
-            f"{SHARED_GPU_HINT if needs_memory else ''} The last error: {one_line(reason)}"
+            f"{SHARED_GPU_HINT if is_about_memory else ''} The last error: {one_line(reason)}"
         ) from error
 
 
