@@ -20,7 +20,7 @@ Variant = Literal["S", "E", "R", "native"]
 
 @dataclass(frozen=True)
 class PromptRow:
-    """A row of `PROMPTS`."""
+    """What a call asks: whether for a short answer or for a thinking, and with which prompt of a task."""
 
     variant: Variant | None = None
     is_short: bool = False

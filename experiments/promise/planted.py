@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from lmms_eval_mai.analysis.calibrate import BASELINES, THRESHOLDS, Promise, accepts, threshold_index
+from lmms_eval_mai.analysis.threshold import BASELINES, THRESHOLDS, Promise, accepts, threshold_index
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE_DIRECT
 
 Array = npt.NDArray[np.float64]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lmms_eval_mai.analysis.calibrate import BASELINES, THRESHOLDS, Losses, Promise, losses_of_runs, threshold_index
 from lmms_eval_mai.analysis.runs.runs import Runs
+from lmms_eval_mai.analysis.threshold import BASELINES, THRESHOLDS, Losses, Promise, losses_of_runs, threshold_index
 from lmms_eval_mai.method.methods import METHODS
 
 BASELINE = {"mai_confidence": "full-rt", "mai_confidence_direct": "full-rt", "own_thinking": "large-r"}

@@ -15,8 +15,8 @@ from lmms_eval_mai.cli import tell
 from lmms_eval_mai.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from lmms_eval_mai.analysis.calibrate import Choice, Promise
     from lmms_eval_mai.analysis.runs.runs import Runs
+    from lmms_eval_mai.analysis.threshold import Choice, Promise
     from lmms_eval_mai.run.calibration import Calibration
 
 
@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(given: argparse.Namespace) -> int:
     """Return 1 if no threshold keeps the promise."""
-    from lmms_eval_mai.analysis.calibrate import (
+    from lmms_eval_mai.analysis.report import Report, markdown
+    from lmms_eval_mai.analysis.runs.runs import Runs
+    from lmms_eval_mai.analysis.threshold import (
         Choice,
         choice_table,
         losses_of_runs,
@@ -46,8 +48,6 @@ def main(given: argparse.Namespace) -> int:
         refusal,
         threshold_index,
     )
-    from lmms_eval_mai.analysis.report import Report, markdown
-    from lmms_eval_mai.analysis.runs.runs import Runs
 
     promise = _promise(given)
     runs = Runs.read(given.folders)
@@ -73,7 +73,7 @@ def main(given: argparse.Namespace) -> int:
 
 
 def _promise(given: argparse.Namespace) -> "Promise":
-    from lmms_eval_mai.analysis.calibrate import BASELINES, Promise
+    from lmms_eval_mai.analysis.threshold import BASELINES, Promise
     from lmms_eval_mai.method import files
 
     if not 0 < given.max_loss < 100:

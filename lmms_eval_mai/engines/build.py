@@ -7,18 +7,18 @@ from typing import Any
 from lmms_eval_mai.contract import Engine, EngineConfig, Sampling
 
 ENGINES: dict[str, str] = {
-    "vllm": "vllm.engine:VllmEngine",
-    "transformers": "transformers.engine:TransformersEngine",
-    "openai": "openai.engine:OpenAIEngine",
-    "scripted": "scripted:recorded_engine",
+    "vllm": "lmms_eval_mai.engines.vllm.engine:VllmEngine",
+    "transformers": "lmms_eval_mai.engines.transformers.engine:TransformersEngine",
+    "openai": "lmms_eval_mai.engines.openai.engine:OpenAIEngine",
+    "scripted": "lmms_eval_mai.engines.scripted:recorded_engine",
 }
 """Engine -> "module:name" of the class or function that takes its configuration and that of the other engine of the
 pair."""
 
 OPTIONS: dict[str, str] = {
-    "transformers": "transformers.options:TransformersOptions",
-    "openai": "openai.engine:OpenAIOptions",
-    "scripted": "scripted:ScriptedOptions",
+    "transformers": "lmms_eval_mai.engines.transformers.options:TransformersOptions",
+    "openai": "lmms_eval_mai.engines.openai.engine:OpenAIOptions",
+    "scripted": "lmms_eval_mai.engines.scripted:ScriptedOptions",
 }
 """Engine -> the class of its `Arguments`. The vllm engine has the arguments of vLLM itself."""
 
@@ -36,7 +36,7 @@ def argument_names(engine: str) -> frozenset[str] | None:
     """Return the names of an engine's arguments. To know vLLM's, it is imported, which takes seconds. None: they are
     unknown, because vLLM is not installed."""
     if engine == "vllm":
-        names: frozenset[str] | None = _load("vllm.configuration:argument_names")()
+        names: frozenset[str] | None = _load("lmms_eval_mai.engines.vllm.configuration:argument_names")()
         return names
     return frozenset(_load(OPTIONS[engine]).model_fields)
 
@@ -45,9 +45,9 @@ def check_sampling(engine: str, sampling: Sampling) -> None:
     """Raise `ArgumentError` for decoding arguments that vLLM refuses. The other engines refuse none before a call."""
     if engine == "vllm":
         with contextlib.suppress(ImportError):  # without vLLM, the engine says so
-            _load("vllm.conversion:sampling_params")(sampling)
+            _load("lmms_eval_mai.engines.vllm.conversion:sampling_params")(sampling)
 
 
 def _load(path: str) -> Any:
     module, _, name = path.partition(":")
-    return getattr(importlib.import_module(f"lmms_eval_mai.engines.{module}"), name)
+    return getattr(importlib.import_module(module), name)

@@ -49,6 +49,10 @@ class Answer:
     """error: the call fails. hang: the call never ends. death: the engine crashes, and all calls in flight fail."""
 
 
+IN_REPLY = {field.name for field in dataclasses.fields(Answer)} & {field.name for field in dataclasses.fields(Reply)}
+"""The fields that an answer and its reply have in common."""
+
+
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class Record(Answer):
     """An answer and its call: one line of a file."""
@@ -157,8 +161,7 @@ class ScriptedEngine(Engine):
                 await asyncio.wait({end}, timeout=seconds)
             if end.done():
                 raise type(end.result())(str(end.result()))
-        names = [field.name for field in dataclasses.fields(Reply)]
-        fields = {name: getattr(answer, name) for name in names if hasattr(answer, name)} | {
+        fields = {name: getattr(answer, name) for name in IN_REPLY} | {
             "text": replace_lone_surrogates(answer.text),  # lmms-eval could not write them
             "answer_logprob": answer.answer_logprob if prompt.logprobs else None,
             "ttft_s": queued_s + min(ttft_s, total_s),

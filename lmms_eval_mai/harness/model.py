@@ -107,9 +107,13 @@ class CascadeModel(lmms):
         if self.config.group_images:  # while the engines start
             documents = [(request.task, request.split, request.doc_id) for request in requests]
             order = ThreadPoolExecutor(1).submit(grouped_by_image, documents, self.task_dict).result
-        keys, ranks = [request.key for request in requests], (self.rank, self.world_size)
         return evaluation.answer(
-            keys, lambda index: open_sample(requests[index], self.task_dict), decoding, *ranks, order
+            [request.key for request in requests],
+            lambda index: open_sample(requests[index], self.task_dict),
+            decoding,
+            self.rank,
+            self.world_size,
+            order,
         )
 
     def _open_evaluation(self) -> Evaluation:

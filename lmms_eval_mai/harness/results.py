@@ -56,8 +56,8 @@ def text_of(trace: Trace, request: Request) -> str:
     answer = trace.answer
     # The filters of other lmms-eval tasks cannot read [[...]], so the answer is extracted here. A call for a short
     # answer has the task's own prompt, which does not ask for brackets.
-    is_short = PROMPTS[answer.key.prompt].is_short or answer.key.prompt == "native"
-    is_plain = request.variant is not None or is_short
+    has_task_prompt = PROMPTS[answer.key.prompt].is_short or answer.key.prompt == "native"
+    is_plain = request.variant is not None or has_task_prompt
     return answer.text if is_plain else extract_answer(answer.text)
 
 

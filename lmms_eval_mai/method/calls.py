@@ -82,7 +82,7 @@ class Pair:
     ) -> Call:
         """Send the question and a text to one model. Returns its answer, from the store or from the model.
 
-        `text`: its parts. An empty text sends the own prompt of another lmms-eval task instead. `thinking`: the
+        `text`: its parts. An empty text sends the `task_prompt` of the sample instead. `thinking`: the
         reasoning inside `text`, whose beginning is left out if the prompt is too long for the context. Raises the
         engine's errors, and `StoreError`.
         """
@@ -169,8 +169,8 @@ def decoding_of(sample: Sample, prompt: CallPrompt) -> Sampling:
 
 
 def with_text(sample: Sample, *text: str) -> tuple[Message, ...]:
-    """Return the chat with the text of a call at its very end. An empty text stands for the own prompt of another
-    lmms-eval task."""
+    """Return the chat with the text of a call at its very end. An empty text stands for the `task_prompt`
+    of the sample."""
     if not any(text):
         return sample.task_prompt
     *messages, last = sample.question

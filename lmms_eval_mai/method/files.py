@@ -106,7 +106,8 @@ def _stop(stop: Any, asked: Collection[str]) -> Stop:
     if not isinstance(stop, Mapping) or not isinstance(stop.get("exit"), str) or not stop["exit"].isidentifier():
         raise ValueError("a stop needs `exit`, a name of letters, digits and _")
     _refuse_unknown(stop, ("exit", "answer", "agree", "sure"))
-    agree, (sure, least) = stop.get("agree", []), _sure(stop.get("sure", ""))
+    agree = stop.get("agree", [])
+    sure, least = _sure(stop.get("sure", ""))
     if not isinstance(agree, list) or len(agree) not in (0, 2) or len({*map(str, agree)}) != len(agree):
         raise ValueError("agree must name two calls, such as [small.simple, large.simple]")
     conditions = [*(("agree", name) for name in agree), *([("sure", sure)] if sure != "" else [])]

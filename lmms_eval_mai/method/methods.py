@@ -172,10 +172,10 @@ class Thresholds:
         return self.by_benchmark.get(benchmark, self.min_confidence)
 
 
-PROMPT_OF_TASK: dict[Variant | None, CallPrompt] = {
+CALL_OF_VARIANT: dict[Variant | None, CallPrompt] = {
     row.variant: prompt for prompt, row in PROMPTS.items() if row.is_short or row.thinks
 }
-"""The prompt of a task -> what a call with it asks."""
+"""Prompt of a task (None: another lmms-eval task) -> what a call with it asks."""
 
 
 def prompt_of(ask: Ask, variant: Variant | None, think: Variant) -> CallPrompt:
@@ -186,9 +186,9 @@ def prompt_of(ask: Ask, variant: Variant | None, think: Variant) -> CallPrompt:
     """
     thinks = think if variant in ("S", None) else variant
     if ask.prompt == "think":
-        return PROMPT_OF_TASK[thinks]
+        return CALL_OF_VARIANT[thinks]
     if ask.prompt == "task":
-        return PROMPT_OF_TASK["native" if thinks == "native" else variant]
+        return CALL_OF_VARIANT["native" if thinks == "native" else variant]
     return "task" if ask.prompt == "simple" and variant is None else ask.prompt
 
 

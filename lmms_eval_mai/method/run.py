@@ -34,8 +34,8 @@ class OpenSample:
 
     sample: Sample
     pair: Pair
-    calls: dict[str, Call] = field(default_factory=dict)
-    """The calls so far, by the text of their `CallName`."""
+    calls: dict[CallName, Call] = field(default_factory=dict)
+    """The calls so far."""
     answers: dict[str, Call] = field(default_factory=dict)
     """Name of an `Ask` -> the call with the answer."""
     selection: Selection | None = None
@@ -59,12 +59,12 @@ class OpenSample:
     ) -> Call:
         """Make a call, unless it is made already: `explain` and `think` are one call in a task with prompt E. The
         arguments and the errors are those of `Pair.call`."""
-        if str(name) not in self.calls:
+        if name not in self.calls:
             call = await self.pair.call(self.sample, name, *text, thinking=thinking, attention=attention)
             # A trace must not hold the attention weights, which are hundreds of MB in all.
-            self.calls[str(name)] = call if call.attention is None else replace(call, attention=None)
+            self.calls[name] = call if call.attention is None else replace(call, attention=None)
             return call
-        return self.calls[str(name)]
+        return self.calls[name]
 
     def finish(self, exit: str, answer: Call) -> Trace:
         """Return the trace. Its calls are in the order of their prompts, because short answers may finish in any
@@ -110,8 +110,8 @@ async def _ask_in_turn(opened: OpenSample, asks: Iterable[Ask]) -> None:
 async def ask(opened: OpenSample, step: Ask) -> Asked:
     """Make the calls of an `Ask`."""
     names, form = opened.calls_of(step), opened.sample.answer_form
-    if names.thinking.prompt == "transfer":
-        thinking = await _transfer(opened, names)
+    if names.source is not None:
+        thinking = await _transfer(opened, names, opened.calls[names.source])
     else:
         # Eq. 5 to 7; Eq. 10 if the large model thinks. Another lmms-eval task asks for a short answer itself.
         variant = PROMPTS[names.thinking.prompt].variant
@@ -127,11 +127,11 @@ async def ask(opened: OpenSample, step: Ask) -> Asked:
     return Asked(thinking, answer)
 
 
-async def _transfer(opened: OpenSample, names: AskCalls) -> Call:
-    """Return the answer to the Reason Transfer prompt: with the whole thinking (Eq. 9), or with its key tokens
-    (Eq. 13)."""
+async def _transfer(opened: OpenSample, names: AskCalls, source: Call) -> Call:
+    """Return the answer to the Reason Transfer prompt: with the whole thinking of `source` (Eq. 9), or with its key
+    tokens (Eq. 13)."""
     sample, sparse = opened.sample, opened.pair.sparse
-    thinking = transferred_thinking(opened.calls[names.answer.of], opened)
+    thinking = transferred_thinking(source, opened)
     if sparse is not None and thinking and names.score is not None:
         thinking = await _select(opened, sparse, names.score, thinking)  # Eq. 12
     text = prompts.transfer(sample.benchmark.transfer_prompt, thinking, sample.answer_form)

@@ -58,7 +58,7 @@ class Sample:
     """The rules of agreement."""
     answer_form: AnswerForm
     variant: Variant | None
-    """The task's own prompt. None for other lmms-eval tasks, which have `task_prompt`."""
+    """S, E, R or native, as the task of this package says. None: another lmms-eval task, which has `task_prompt`."""
     two_stage: bool
     """Whether the thinking model answers in a second call (Eq. 8; the `_s2` tasks)."""
     sampling: Mapping[CallPrompt, Sampling]

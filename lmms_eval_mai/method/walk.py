@@ -83,6 +83,8 @@ class AskCalls:
     """The same call, except with two stages."""
     score: CallName | None = None
     """The call before a sparse transfer that weighs the thinking (Eq. 12)."""
+    source: CallName | None = None
+    """The call whose thinking is transferred. None: no transfer."""
 
 
 def calls_of(ask: Ask, method: Method, variant: Variant | None, two_stage: bool, think: Variant) -> AskCalls:
@@ -95,9 +97,9 @@ def calls_of(ask: Ask, method: Method, variant: Variant | None, two_stage: bool,
     prompt = prompt_of(ask, variant, think)
     if prompt == "transfer":
         side, _, thinks = ask.of.partition(".")
-        of = f"{side}.{prompt_of(Ask(side, thinks), variant, think)}"  # type: ignore[arg-type]
-        transfer = CallName(ask.side, prompt, of)
-        return AskCalls(transfer, transfer, CallName("large", "score", of))
+        source = CallName(side, prompt_of(Ask(side, thinks), variant, think))  # type: ignore[arg-type]
+        transfer = CallName(ask.side, prompt, str(source))
+        return AskCalls(transfer, transfer, CallName("large", "score", str(source)), source)
     thinking = CallName(ask.side, prompt)
     if PROMPTS[prompt].two_stages and two_stage and method.is_answer_used(ask):
         return AskCalls(thinking, CallName(ask.side, "stage2", str(thinking)))

@@ -82,6 +82,7 @@ class Calibration:
         return {**dataclasses.asdict(dataclasses.replace(self, methods={})), "methods": methods, "format": FORMAT}
 
     def write(self, file: Path) -> None:
+        """Raises `OSError`."""
         file.write_text(json.dumps(self.record(), indent=1) + "\n", encoding="utf-8")
 
 

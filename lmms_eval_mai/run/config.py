@@ -238,14 +238,14 @@ def refuse_lmms_evals_own(model_args: Mapping[str, Any]) -> None:
 def parse(arguments: Mapping[str, Any]) -> Config:
     """Read model arguments as lmms-eval passes them. An argument of the run that is None is not given. Raises
     `ArgumentError`."""
-    pair = pairs.load(arguments["pair"]) if arguments.get("pair") is not None else {}
+    from_pair = pairs.load(arguments["pair"]) if arguments.get("pair") is not None else {}
     arguments = {name: value for name, value in arguments.items() if name != "pair"}
-    given = {**pair, **arguments}  # the arguments of the command replace those of the pair's file
+    given = {**from_pair, **arguments}  # the arguments of the command replace those of the pair's file
     for written, value in given.items():
         if (name := written.removeprefix("small_").removeprefix("large_")) in GONE:
             raise ArgumentError(f"{written}={value} is an argument of an earlier version. {GONE[name]}")
     values = {name: given[name] for name in RUN_ARGUMENTS if given.get(name) is not None}
-    values |= {side: pairs.engine_config(side, pair, arguments, RUN_ARGUMENTS) for side in SIDES}
+    values |= {side: pairs.engine_config(side, from_pair, arguments, RUN_ARGUMENTS) for side in SIDES}
     if isinstance(values.get("min_confidence"), str):
         values["calibration"] = calibration.read(values["min_confidence"])
     config = read(Config, values)

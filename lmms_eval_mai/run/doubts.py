@@ -52,8 +52,9 @@ class Doubts:
         sides = {stop.sure.partition(".")[0] for stop in trace.settings.method.stops if stop.sure}
         for call in trace.calls:
             self._about_thinking(call)
+        for call in trace.calls if sides and not self._has_probability else ():
             is_asked = PROMPTS[call.key.prompt].is_short and call.key.side in sides
-            if is_asked and extract_answer(call.text) and not self._has_probability:
+            if is_asked and extract_answer(call.text):
                 self._check_probability(call, trace.settings.method.name)
 
     def _about_thinking(self, call: Call) -> None:

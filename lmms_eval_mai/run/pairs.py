@@ -64,16 +64,16 @@ def _as_in_model_args(value: Any) -> Any:
 
 
 def engine_config(
-    side: Side, pair: Mapping[str, Any], arguments: Mapping[str, Any], run_arguments: Collection[str]
+    side: Side, from_pair: Mapping[str, Any], arguments: Mapping[str, Any], run_arguments: Collection[str]
 ) -> EngineConfig:
-    """Return the engine of a model with its arguments: all but `run_arguments`. Those of a pair's file are for the
-    engine that the pair has. Raises `ArgumentError`."""
-    given = {**pair, **arguments}
+    """Return the engine of a model with its arguments: all but `run_arguments`. `from_pair`: those of
+    the pair's file, which are for the engine that the file names. Raises `ArgumentError`."""
+    given = {**from_pair, **arguments}
     (chosen_by, engine), model = _engine_of(side, given), given.get(side)
     _check_model(side, model, engine, chosen_by)
     not_of_engine = {*run_arguments, *SIDES, "engine", f"{side}_engine"}
     options = {}
-    usable = given if engine == _engine_of(side, pair)[1] else arguments
+    usable = given if engine == _engine_of(side, from_pair)[1] else arguments
     # A side's own argument comes last, so it wins over the argument for both.
     for name, value in sorted(usable.items(), key=lambda item: item[0].startswith(f"{side}_")):
         if name not in not_of_engine and not name.startswith("large_" if side == "small" else "small_"):

@@ -14,7 +14,8 @@ from support.folders import Answers, World
 from support.logs import logged
 from support.own_command import refusal, run_command
 
-from lmms_eval_mai.analysis.calibrate import (
+from lmms_eval_mai.analysis.runs.runs import Runs
+from lmms_eval_mai.analysis.threshold import (
     BASELINES,
     THRESHOLDS,
     Choice,
@@ -23,7 +24,6 @@ from lmms_eval_mai.analysis.calibrate import (
     losses_of_runs,
     threshold_index,
 )
-from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, METHODS, NEVER, OWN_THINKING
 from lmms_eval_mai.run.calibration import Calibrated, Calibration

@@ -157,7 +157,7 @@ def test_environment_and_log_of_the_user_are_as_before(
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     pair = [EngineConfig(side, "vllm", str(path)) for side, path in zip(SIDES, tiny_pair, strict=True)]
-    names = ("VLLM_LOGGING_LEVEL", "OMP_NUM_THREADS", "LOCAL_RANK", "VLLM_CPU_OMP_THREADS_BIND")
+    names = ("VLLM_LOGGING_LEVEL", "OMP_NUM_THREADS", "LOCAL_RANK", "LD_PRELOAD", "VLLM_CPU_OMP_THREADS_BIND")
     before = [os.environ.get(name) for name in names], vllm_log()
     with engine_environment(pair) as machine:
         inside = [os.environ.get(name) for name in names], vllm_log()

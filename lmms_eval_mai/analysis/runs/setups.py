@@ -118,14 +118,14 @@ class Setup:
         if method.needs_threshold and threshold is not None:
             options["min_confidence"] = threshold
         *small, model = map(self.model_of, method.sides)
-        return replace(self, method=method, model=model, small="".join(small), options=pairs(options))
+        return replace(self, method=method, model=model, small="".join(small), options=as_options(options))
 
 
 def without(names: Collection[str], options: Options) -> Options:
     return tuple((name, value) for name, value in options if name not in names)
 
 
-def pairs(options: Mapping[str, Any]) -> Options:
+def as_options(options: Mapping[str, Any]) -> Options:
     """Return options as pairs that can be hashed: a list or a mapping as its text."""
     values = {name: str(value) if isinstance(value, list | dict) else value for name, value in options.items()}
     return tuple(sorted(values.items()))
@@ -138,7 +138,7 @@ def setup_of(trace: Mapping[str, Any], variant: Variant | None, two_stage: bool,
     method = read_steps(name, trace["steps"], "The method of the trace")
     *small, model = (identity(trace.get(side, "")) for side in method.sides)
     if len(method.asks) == 1:
-        return Setup(method, model, "", variant, two_stage, pairs(options)).with_method(method)
+        return Setup(method, model, "", variant, two_stage, as_options(options)).with_method(method)
     if options.get("transfer_answer") == prompts.TRANSFER_ANSWER[benchmark_of(benchmark).transfer_prompt]:
         del options["transfer_answer"]
     if (threshold := trace.get("min_confidence")) is not None:
@@ -148,7 +148,7 @@ def setup_of(trace: Mapping[str, Any], variant: Variant | None, two_stage: bool,
     if variant is not None:  # it names the thinking prompt
         think = options.pop("think", "R")
         variant = variant if variant != "S" else think
-    return Setup(method, model, "".join(small), variant, two_stage, pairs(options))
+    return Setup(method, model, "".join(small), variant, two_stage, as_options(options))
 
 
 def setup_of_other(results: Mapping[str, Any], variant: Variant | None, two_stage: bool) -> Setup:
@@ -163,7 +163,7 @@ def setup_of_other(results: Mapping[str, Any], variant: Variant | None, two_stag
     names = ("pretrained", "model_version", "model", "model_id", "path")
     named = next((arguments[name] for name in names if arguments.get(name)), config.get("model") or "")
     options = {"gen_kwargs": gen_kwargs} if gen_kwargs else {}
-    return Setup(LARGE, str(named), "", variant, two_stage, pairs(options))
+    return Setup(LARGE, str(named), "", variant, two_stage, as_options(options))
 
 
 def identity(model: str) -> str:

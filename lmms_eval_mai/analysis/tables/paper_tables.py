@@ -19,7 +19,7 @@ from lmms_eval_mai.analysis.runs.runs import Runs, name_columns
 from lmms_eval_mai.analysis.tables.seconds import PAPERS_DEVICE, Profile
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.method.benchmarks import benchmark_of
-from lmms_eval_mai.method.methods import FULL_RT, MAI, PROMPT_OF_TASK
+from lmms_eval_mai.method.methods import CALL_OF_VARIANT, FULL_RT, MAI
 
 MEASURES = ("tokens", "answer_tokens", *MAI.exits, "score", "seconds", "speedup")
 """The columns of the tables. Exits: documents in percent. Seconds: by Eq. 27. Speedup: the seconds of Full RT, divided
@@ -123,7 +123,7 @@ def _estimate(runs: Runs, run: FinishedRun, measure: str, times: Mapping[Finishe
         has_exit = measure in run.setup.method.exits
         return runs.exit_share(run, measure) if has_exit else None
     if measure in ("tokens", "answer_tokens"):
-        calls = run.calls[run.calls.prompt == PROMPT_OF_TASK[run.setup.variant]].set_index("doc_id")
+        calls = run.calls[run.calls.prompt == CALL_OF_VARIANT[run.setup.variant]].set_index("doc_id")
         if len(calls) != run.documents:
             return None
         return metrics.mean(calls["output_tokens" if measure == "tokens" else measure], runs.clusters(run.benchmark))

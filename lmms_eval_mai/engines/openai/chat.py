@@ -45,12 +45,14 @@ def sampling_arguments(sampling: Sampling, context: int | None) -> dict[str, Any
     A server that reports its context (vLLM, SGLang) gets all arguments, because it would use the checkpoint's defaults
     instead. Other servers get only values that change something: OpenAI's own API refuses some of these arguments.
     """
-    given, neutral = dataclasses.asdict(sampling), dataclasses.asdict(Sampling(0))
-    always = given.keys() - {"thinking_token_budget"}
+    neutral = dataclasses.asdict(Sampling(0))
     if context is None:
-        given, always = dataclasses.asdict(without_budget(sampling)), {"max_tokens", "temperature", "top_p"}
+        given = dataclasses.asdict(without_budget(sampling))
+        always = {"max_tokens", "temperature", "top_p"}
     else:
-        given["max_tokens"] = min(sampling.max_tokens, context)  # vLLM refuses a number above its context
+        max_tokens = min(sampling.max_tokens, context)  # vLLM refuses a number above its context
+        given = dataclasses.asdict(sampling) | {"max_tokens": max_tokens}
+        always = given.keys() - {"thinking_token_budget"}
     return {name: value for name, value in given.items() if name in always or value != neutral[name]}
 
 

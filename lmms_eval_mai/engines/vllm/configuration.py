@@ -134,7 +134,7 @@ def configure(config: EngineConfig, pair: Sequence[EngineConfig], machine: Machi
         # Without a usage context vLLM takes the smallest batch limits, those of a bare engine.
         vllm_config = arguments.create_engine_config(UsageContext.LLM_CLASS)
     device = "on the CPU" if share is None else f"on GPU {','.join(map(str, share.gpus))}"
-    utilization = share and share.utilization
+    utilization = None if share is None else share.utilization
     memory = f" with {utilization:.0%} of its memory" if utilization is not None else ""
     length = arguments.max_model_len
     context = ANY_CONTEXT if length == AUTOMATIC else f"context {length} tokens"

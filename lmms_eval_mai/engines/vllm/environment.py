@@ -9,7 +9,7 @@ import importlib
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,9 +72,16 @@ def engine_environment(pair: Sequence[EngineConfig]) -> Iterator[Machine]:
             changes["VLLM_LOGGING_LEVEL"] = "ERROR" if platform == "cpu" else "WARNING"
             changes["PYTHONWARNINGS"] = given.get("PYTHONWARNINGS", "ignore::FutureWarning")
             changes["TRANSFORMERS_VERBOSITY"] = given.get("TRANSFORMERS_VERBOSITY", "error")
-        stack.callback(_set, {name: given.get(name) for name in changes})
+        stack.callback(_restore, dict(given), [*changes], platform)
         _set(changes)
         yield machine
+
+
+def _restore(before: Mapping[str, str], changed: Iterable[str], platform: str) -> None:
+    """Give these variables the values that they had. On a CPU, vLLM's configuration adds variables for its processes,
+    such as preloaded libraries, and the user's own processes must not get them."""
+    names = {*changed, *(os.environ if platform == "cpu" else ())}
+    _set({name: before.get(name) for name in names})
 
 
 def _set(values: Mapping[str, str | None]) -> None:
