@@ -209,7 +209,7 @@ def main() -> None:
     warm_up = [trace for row in given.methods for trace in bench.run(row, short, 4, images)[1]]
     record = bench.profile(sorted({1, 8, *(at for at, _ in given.runs)}), warm_up)
     given.output_path.mkdir(parents=True, exist_ok=True)
-    (given.output_path / "profile.json").write_text(json.dumps(record, indent=1) + "\n")
+    (given.output_path / "machine.json").write_text(json.dumps(record, indent=1) + "\n")
     (given.output_path / "runs.jsonl").unlink(missing_ok=True)
     found: dict[tuple[int, str, str], list[float]] = {}
     lines = {}

@@ -131,6 +131,6 @@ def test_a_planned_run_measures_each_method_and_is_predicted_from_its_profile(tm
     for name in ("s a document", "predicted", "Eq. 27"):
         assert [list(found[name][cell]) for cell in ("chartqa, 1", "chartqa, 8")] == [rows, rows]
         assert found[name]["chartqa, 1"]["mai"] > found[name]["chartqa, 1"]["large:S"] > 0
-    printed = run("predict", str(tmp_path / "profile.json"), "--at", "1", "--cards", "1", "--methods", *rows)
+    printed = run("predict", str(tmp_path / "machine.json"), "--at", "1", "--cards", "1", "--methods", *rows)
     assert "of the methods that think, the fastest is" in printed
     assert list(json.loads(printed.splitlines()[-1])["s"]["chartqa, 1"]) == rows
