@@ -8,8 +8,11 @@ sentence that is added to the message about Ctrl-C.
 
 import argparse
 import difflib
+import errno
 import importlib
+import os
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -68,13 +71,29 @@ def main(given: Sequence[str] | None = None) -> None:
 
 def _exit_code(module: ModuleType, arguments: argparse.Namespace) -> int:
     try:
-        return module.main(arguments) or 0
+        code: int = module.main(arguments) or 0
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `report | head`
+        _write_nothing_more()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        tell(f"{error.filename or 'the output'} cannot be written ({error.strerror}).")
+        _write_nothing_more()
+        return 1
     except MaiError as error:
         tell(str(error))
         return 1
     except KeyboardInterrupt:
         tell(f"stopped by Ctrl-C. {getattr(module, 'AFTER_INTERRUPT', '')}".rstrip())
         return 130
+
+
+def _write_nothing_more() -> None:
+    """Send what standard output still holds to nowhere: Python writes it when it exits, and would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 # --- what the commands share ------------------------------------------------------------------------------
