@@ -50,8 +50,8 @@ class Estimate:
     def shown(self, digits: int) -> str:
         """Return the number with its interval in brackets, as people read it."""
         if self.low is None or self.high is None:
-            return f"{self.value:.{digits}f}"
-        return f"{self.value:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
+            return f"{self.value:z.{digits}f}"
+        return f"{self.value:z.{digits}f} ({self.low:z.{digits}f} to {self.high:z.{digits}f})"
 
 
 # --- one method ---

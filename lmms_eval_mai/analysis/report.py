@@ -3,9 +3,10 @@ terminal, as Markdown, CSV, LaTeX or JSON."""
 
 import json
 import re
+import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar
 
 import pandas as pd
@@ -13,8 +14,8 @@ from tabulate import tabulate
 
 from lmms_eval_mai.analysis.intervals import Estimate
 
-WIDTH = 100
-"""Columns of a terminal that notes fit into."""
+WIDTH = 80
+"""The least columns of a terminal."""
 
 
 Cell = Estimate | float | int | str | None
@@ -40,7 +41,11 @@ class Column(Generic[Row]):
     @property
     def name(self) -> str:
         """The title in one line."""
-        return self.title.replace("_\n", "_").replace("\n", " ")
+        return _in_one_line(self.title)
+
+
+def _in_one_line(title: str) -> str:
+    return title.replace("_\n", "_").replace("\n", " ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,8 @@ class Report:
     """One sentence for each thing that could not be made, and for each doubt about the input."""
     legend: tuple[str, ...] = ()
     """What the names of methods leave out."""
+    sentences: tuple[str, ...] = ()
+    """What the tables say, in words (`verdict.py`). They stand above the tables."""
 
     @property
     def explanations(self) -> tuple[str, ...]:
@@ -105,38 +112,103 @@ def frame(table: Table) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def texts(table: Table) -> pd.DataFrame:
-    rows = [[text(cell, column) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
-    return pd.DataFrame(rows, columns=[column.name for column in table.columns])
+def title(table: Table) -> str:
+    """Return the title, with the values of the columns that `texts` leaves out."""
+    values = [(table.columns[number], table.rows[0][number]) for number in _in_title(table)]
+    texts = [text(cell, column) if column.type == "text" else f"{column.name} = {cell:,}" for column, cell in values]
+    return f"{table.title} ({', '.join(texts)})" if texts else table.title
 
 
-def text(cell: Cell, column: Column[Any]) -> str:
-    """Return a cell as people read it: an estimate with its interval in brackets, or with the paper's number; an empty
-    text for None."""
+def texts(table: Table, is_brief: bool = False) -> pd.DataFrame:
+    """Return the cells as people read them: without the columns in the title, and without a name that the row above has
+    too. `is_brief`: without intervals."""
+    left_out, last = _in_title(table), _last_name(table)
+    rows = []
+    for row, above in zip(table.rows, [None, *table.rows], strict=False):
+        same = 0
+        while above and same < last and row[same] == above[same]:
+            same += 1
+        cells = [text(cell, column, is_brief) for cell, column in zip(row, table.columns, strict=True)]
+        rows.append([cell * (number >= same) for number, cell in enumerate(cells) if number not in left_out])
+    kept = [column.title for number, column in enumerate(table.columns) if number not in left_out]
+    return pd.DataFrame(rows, columns=kept)
+
+
+def _last_name(table: Table) -> int:
+    return max((number for number, column in enumerate(table.columns) if column.type == "text"), default=0)
+
+
+def _in_title(table: Table) -> list[int]:
+    """Return the first columns that have one value in all of several rows, but for the last name."""
+    last = _last_name(table)
+    first = [number for number, column in enumerate(table.columns[: last + 2]) if column.type in ("text", "count")]
+    same = [number for number in first if len({row[number] for row in table.rows}) == 1]
+    return [number for number in same if number != last and len(table.rows) > 1]
+
+
+def text(cell: Cell, column: Column[Any], is_brief: bool = False) -> str:
+    """Return a cell as people read it: an estimate with its interval, and with the paper's number; an empty text for
+    None."""
     if cell is None or isinstance(cell, str):
         return cell or ""
     if isinstance(cell, Estimate):
-        shown = f"{cell.value:.{column.digits}f}" if column.type == "brief" else cell.shown(column.digits)
+        is_brief = is_brief or column.type == "brief"
+        shown = f"{cell.value:.{column.digits}f}" if is_brief else cell.shown(column.digits)
         return shown if cell.paper is None else f"{shown} [{cell.paper:g}]"
     if column.type == "p":
-        return "< 0.001" if cell < 0.001 else f"{cell:.3f}"
+        return "<0.001" if cell < 0.001 else f"{cell:.3f}"
     return f"{cell:,}" if column.type == "count" else f"{cell:.{column.digits}f}"
 
 
 def terminal(report: Report) -> str:
-    parts = []
+    width = max(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
+    parts = ["\n".join(map(_wrapped, report.sentences))] if report.sentences else []
     for table in report.tables:
-        # tabulate pads headings, so they are the first row.
-        rows = [[column.title for column in table.columns], *texts(table).values.tolist()]
-        lines = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=_aligned(table))
-        parts.append("\n".join([table.title, lines, *map(_wrapped, table.notes)]))
+        shown = [f"{_wrapped(title(part))}\n{_fitting(part, width)}" for part in _parts(table, width)]
+        parts.append("\n".join(["\n\n".join(shown), *map(_wrapped, table.notes)]))
     if sentences := (*report.explanations, *report.gaps):
         parts.append("\n".join(map(_wrapped, sentences)))
     return "\n\n".join(parts) + "\n"
 
 
+def _parts(table: Table, width: int) -> list[Table]:
+    """Return one table for each benchmark, which is the first name of a row, if the whole table is too wide."""
+    names = dict.fromkeys(row[0] for row in table.rows)
+    if _width(_fitting(table, 10**6)) <= width or len(names) == len(table.rows) or not _last_name(table):
+        return [table]
+    return [replace(table, rows=tuple(row for row in table.rows if row[0] == name)) for name in names]
+
+
+def _width(lines: str) -> int:
+    return max(map(len, lines.splitlines()))
+
+
+def _fitting(table: Table, width: int) -> str:
+    """Return the lines of a table, in the first of these ways that fits: with intervals or without them, with long
+    names in several lines, with a column for each row."""
+    # tabulate pads headings, so they are the first row.
+    full, brief = ([[*one.columns], *one.values.tolist()] for one in (texts(table), texts(table, is_brief=True)))
+    turned = [[[_in_one_line(title), *cells] for title, *cells in zip(*rows, strict=True)] for rows in (full, brief)]
+    sides = _aligned(table)
+    ways = [
+        *(_lines(full, sides, name_width) for name_width in (WIDTH, 20)),
+        *(_lines(brief, sides, name_width) for name_width in (WIDTH, 20, 16)),
+        *(_lines(rows, ["left", *["right"] * len(table.rows)]) for rows in turned),
+    ]
+    return next((lines for lines in ways if _width(lines) <= width), ways[2])
+
+
+def _lines(rows: Sequence[Sequence[str]], sides: Sequence[str], name_width: int = WIDTH) -> str:
+    wrapped = [
+        [textwrap.fill(cell, name_width, break_long_words=False) if side == "left" else cell for cell, side in cells]
+        for cells in (zip(row, sides, strict=True) for row in rows)
+    ]
+    return str(tabulate(wrapped, tablefmt="plain", disable_numparse=True, colalign=sides))
+
+
 def _aligned(table: Table) -> list[str]:
-    return ["left" if column.type == "text" else "right" for column in table.columns]
+    kept = [column for number, column in enumerate(table.columns) if number not in _in_title(table)]
+    return ["left" if column.type == "text" else "right" for column in kept]
 
 
 def _wrapped(sentence: str) -> str:
@@ -144,14 +216,14 @@ def _wrapped(sentence: str) -> str:
 
 
 def markdown(report: Report) -> str:
-    parts = [f"## {table.title}\n\n{_markdown_table(table)}" for table in report.tables]
+    parts = [*report.sentences, *(f"## {title(table)}\n\n{_markdown_table(table)}" for table in report.tables)]
     if sentences := (*report.explanations, *report.gaps):
         parts.append(_bullets(sentences))
     return "\n\n".join(parts) + "\n"
 
 
 def _markdown_table(table: Table) -> str:
-    cells = texts(table).replace(r"\|", r"\\|", regex=True)
+    cells = texts(table).replace(r"\|", r"\\|", regex=True).rename(columns=_in_one_line)
     shown = cells.to_markdown(index=False, disable_numparse=True, colalign=_aligned(table))
     return f"{shown}\n" + (f"\n{_bullets(table.notes)}" if table.notes else "")
 
@@ -167,22 +239,28 @@ def csv(report: Report) -> str:
 
 
 def latex(report: Report) -> str:
-    shown = []
+    shown = [f"{_escaped(sentence)}\n" for sentence in report.sentences]
     for table in report.tables:
-        align = "".join(side[0] for side in _aligned(table))
-        title = re.sub(r"([%&_#$])", r"\\\1", table.title)  # pandas escapes the cells only
-        cells = texts(table).to_latex(index=False, escape=True, column_format=align, caption=title, label=table.key)
-        shown.append(cells)
+        align, caption = "".join(side[0] for side in _aligned(table)), _escaped(title(table))
+        cells = texts(table).rename(columns=_in_one_line)
+        shown.append(cells.to_latex(index=False, escape=True, column_format=align, caption=caption, label=table.key))
     return "\n".join(shown)
 
 
+def _escaped(sentence: str) -> str:  # pandas escapes the cells only
+    return re.sub(r"([%&_#$])", r"\\\1", sentence)
+
+
 def as_json(report: Report) -> str:
-    """Return the whole report: tables with their data, and what is missing."""
+    """Return the whole report: sentences, tables with their data, and what is missing."""
     tables = {}
     for table in report.tables:
         rows = json.loads(frame(table).to_json(orient="records", double_precision=15))
         tables[table.key] = {"title": table.title, "notes": table.notes, "rows": rows}
-    return json.dumps({"tables": tables, "gaps": report.gaps}, ensure_ascii=False, indent=1) + "\n"
+    return (
+        json.dumps({"sentences": report.sentences, "tables": tables, "gaps": report.gaps}, ensure_ascii=False, indent=1)
+        + "\n"
+    )
 
 
 FORMATS: dict[str, Callable[[Report], str]] = {

@@ -1,8 +1,9 @@
 """Read the output folders of lmms-eval, and print tables of their runs.
 
-Print two tables that compare the runs: all methods, and the cascades against each other one. --tables adds the
-paper's. A sentence tells each thing that is missing. Runs need --output_path and --log_samples. Nothing else is read,
-so the runs may be from another machine; only --images needs the data sets.
+Print three tables: all methods; how good each one is
+where it stops, beside what the others answered there; and the differences. --tables adds the paper's. A sentence tells
+each thing that is missing. Runs need --output_path and --log_samples. Nothing else is read, so the runs may be from
+another machine; only --images needs the data sets.
 """
 
 import argparse
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--html",
         type=Path,
         metavar="FILE",
-        help="write a page with the tables, score over output tokens and all samples",
+        help="write a page with the tables, score over price and all samples",
     )
     parser.add_argument(
         "--images",
@@ -60,6 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(given: argparse.Namespace) -> None:
     if given.images and given.html is None:
         raise ArgumentError("--images has no effect without --html: give --html FILE too.")
+    if str(given.html) == "-":
+        raise ArgumentError("--html - is invalid: give the name of a file. Standard output has the tables.")
     tables = names_of(given.tables)
     if unknown := [name for name in tables if name not in build.CHOICES]:
         instead = GONE.get(f"report --tables {unknown[0]}", f"expected some of {', '.join(build.CHOICES)}.")

@@ -22,8 +22,8 @@ def test_all_samples_and_calls_have_the_keys_of_their_run_in_front(tmp_path: Pat
     assert list(samples) == [*KEYS, "doc_id", *SAMPLES] and list(calls) == [*KEYS, *CALLS]
     found = samples.groupby("name")[["method", "small", "large"]].first().to_dict("index")
     assert found == {
-        "MAI 8B + 2B-R": {"method": "mai", "small": SMALL, "large": LARGE},
-        "2B-R": {"method": "small", "small": SMALL, "large": ""},
+        "MAI": {"method": "mai", "small": SMALL, "large": LARGE},
+        "small R": {"method": "small", "small": SMALL, "large": ""},
         "big, own prompt": {"method": "", "small": "", "large": "a/big"},
     }
     mai = samples[samples.method == "mai"]

@@ -26,7 +26,7 @@ def one_table(table: Table) -> Report:
         ("MAI", Column("x", "text", 1, str), "MAI"),
         (12, Column("x", "count", 1, str), "12"),
         (1.25, Column("x", "number", 2, str), "1.25"),
-        (0.0004, Column("p", "p", 1, str), "< 0.001"),
+        (0.0004, Column("p", "p", 1, str), "<0.001"),
         (0.0456, Column("p", "p", 1, str), "0.046"),
         (Estimate(89.44, 9000, 88.71, 90.02), Column("x", "number", 1, str), "89.4 (88.7 to 90.0)"),
         (Estimate(89.44, 9000, 88.71, 90.02), Column("x", "brief", 1, str), "89.4"),
@@ -40,13 +40,48 @@ def test_cells_are_shown_with_their_interval_or_with_the_papers_number(
     assert text(cell, column) == shown
 
 
-def test_the_terminal_has_aligned_columns_with_their_headings_and_the_notes(tmp_path: Path) -> None:
+def test_the_terminal_has_aligned_columns_and_in_the_title_what_all_rows_have(tmp_path: Path) -> None:
     POPE.write(tmp_path, "mai")
     title, *lines = FORMATS["terminal"](report([tmp_path], ())).splitlines()
-    (row,) = [line for line in lines[: lines.index("")] if " MAI 8B + 2B-R " in line]
-    assert title.startswith("Methods") and lines[0].split()[:4] == ["benchmark", "method", "n", "score"]
-    assert lines[0].index("transfer") + len("transfer") == row.index("50.0") + len("50.0")
-    assert [line for line in lines if line.startswith("Brackets: ")]
+    (row,) = [line for line in lines[: lines.index("")] if line.startswith("MAI ")]
+    assert title.startswith("Methods") and title.endswith("(POPE, n = 4)")
+    assert lines[0].split()[:2] == ["method", "score"]
+    assert lines[0].index("score") + len("score") == row.index(")") + 1
+    _, by_exit, *_ = FORMATS["terminal"](report([tmp_path], ())).split("\n\n")
+    assert [line.split()[0] for line in by_exit.splitlines()[3:6]] == ["agree_short", "agree_think", "transfer"]
+
+
+NAMES = (Column("benchmark", "text", 0, str), Column("method", "text", 0, str))
+WIDE = Table(
+    "x",
+    "X",
+    (*NAMES, *(Column(f"score of {number}", "percent", 1, str) for number in range(4))),
+    tuple((name, method, *4 * [Estimate(50.0, 100, 40.0, 60.0)]) for name in ("POPE", "shapes") for method in "ab"),
+)
+
+
+def test_intervals_are_on_a_terminal_that_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = {120: "POPE", 60: "a"}
+    for columns, name in first.items():
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = FORMATS["terminal"](one_table(WIDE)).splitlines()
+        assert max(map(len, lines)) <= max(80, columns)
+        assert lines[2].split()[0] == name and ("50.0 (40.0 to 60.0)" in lines[2]) == (columns == 120)
+    assert [line for line in lines if line.startswith("X")] == ["X (POPE)", "X (shapes)"]
+    assert "50.0 (40.0 to 60.0)" in FORMATS["markdown"](one_table(WIDE))
+
+
+def test_a_table_that_is_too_wide_has_its_names_in_several_lines_or_a_column_for_each_row() -> None:
+    long = dataclasses.replace(WIDE, rows=tuple(("POPE", "a long name " * 4, *row[2:]) for row in WIDE.rows[:2]))
+    wide = dataclasses.replace(
+        WIDE,
+        columns=(NAMES[1], *(Column(f"a measure {number}", "number", 1, str) for number in range(9))),
+        rows=tuple((name, *map(float, range(9))) for name in ("MAI", "Full RT")),
+    )
+    for table in (long, wide):
+        lines = FORMATS["terminal"](one_table(table)).splitlines()
+        assert max(map(len, lines)) <= 80
+    assert lines[1].split() == ["method", "MAI", "Full", "RT"] and lines[2].split()[-2:] == ["0.0", "0.0"]
 
 
 def test_a_name_has_the_options_that_not_all_runs_have(tmp_path: Path) -> None:
@@ -54,14 +89,14 @@ def test_a_name_has_the_options_that_not_all_runs_have(tmp_path: Path) -> None:
         world = dataclasses.replace(POPE, options={"seed": 1, "temperature": number / 10})
         world.write(tmp_path / str(number), "mai")
     names = [row[1] for row in report([tmp_path], ()).table("methods").rows if "MAI" in str(row[1])]
-    assert names == [f"MAI 8B + 2B-R (temperature={number / 10})" for number in range(3)]
+    assert names == [f"MAI (temperature={number / 10})" for number in range(3)]
     assert "seed=1" in FORMATS["markdown"](report([tmp_path], ()))
 
 
 def test_markdown_has_all_tables_and_what_is_missing(found: Report) -> None:
     shown = FORMATS["markdown"](found)
     headings = [one for one in shown.split("\n") if one.startswith("#")]
-    assert headings == [f"## {table.title}" for table in found.tables]
+    assert [heading.partition(" (POPE")[0] for heading in headings] == [f"## {table.title}" for table in found.tables]
     bars = Table("x", "X", (Column("a", "text", 1, str),), (("a|b",),))
     assert "a\\|b" in FORMATS["markdown"](one_table(bars))
     assert "\n* POPE: the paper has 9000 documents and these runs 200, so " in shown
@@ -70,7 +105,7 @@ def test_markdown_has_all_tables_and_what_is_missing(found: Report) -> None:
 def test_csv_and_json_have_one_row_for_each_row_and_one_column_for_each_key(found: Report) -> None:
     shown = json.loads(FORMATS["json"](found))
     assert shown["gaps"] == list(found.gaps) and shown["tables"].keys() == {table.key for table in found.tables}
-    name = ("POPE", "MAI 8B + 2B-R")
+    name = ("POPE", "MAI")
     (row,) = [row for row in shown["tables"]["table-10"]["rows"] if (row["benchmark"], row["method"]) == name]
     assert (row["n"], row["score_paper"]) == (200, 89.4)
     lines = list(csv.DictReader(FORMATS["csv"](found).splitlines()))
@@ -93,7 +128,7 @@ def test_latex_has_a_table_environment_for_each_table_and_escapes_special_charac
 @pytest.mark.slow
 def test_tables_chooses_those_of_the_paper(tmp_path: Path) -> None:
     write_all(pope_world(20), tmp_path)
-    summary = ["methods", "comparisons"]
+    summary = ["methods", "exits", "differences"]
     for tables, keys in (
         ((), []),
         (("10", "6"), ["tables-6-7-14", "table-10"]),

@@ -149,14 +149,14 @@ def test_runs_of_models_that_are_in_no_cascade_are_not_compared_with_it(tmp_path
     dataclasses.replace(POPE, small="a/tiny", large="a/big").write(tmp_path, "full_rt")
     assert not [gap for gap in report([tmp_path], ()).gaps if "the paper has" in gap]
     POPE.write(tmp_path, "mai", time="20260102_000000")
-    assert {row[2] for row in report([tmp_path], ()).table("comparisons").rows} == {"2B-S", "8B-S"}
+    assert {row[2] for row in report([tmp_path], ()).table("differences").rows} == {"2B S", "8B S"}
 
 
 def test_a_run_without_labels_is_compared_by_accuracy(tmp_path: Path) -> None:
     POPE.write(tmp_path, "mai")
     lines = [line(doc_id, one.gold, "yes", float(one.gold == "yes")) for doc_id, one in enumerate(POPE.documents)]
     write_run(tmp_path, "pope", lines, model="vllm", time="20260102_000000")
-    (row,) = [row for row in report([tmp_path], ()).table("comparisons").rows if "own prompt" in str(row[2])]
+    (row,) = [row for row in report([tmp_path], ()).table("differences").rows if "own prompt" in str(row[2])]
     assert value(row[4]) == 25  # right answers, not F1
 
 

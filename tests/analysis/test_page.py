@@ -78,7 +78,7 @@ def test_hostile_texts_neither_end_a_script_nor_add_an_element(file: Path) -> No
     script = re.findall(r"<script>(.*?)</script>", written, flags=re.DOTALL)[0]
     assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in written  # no other script may run
     assert not re.findall(r"<img\b", written)
-    assert html.escape("<img src=x onerror='window.hacked = 1'>-S") in written.replace("&#39;", "&#x27;")
+    assert html.escape("<img src=x onerror='window.hacked = 1'>") in written.replace("&#39;", "&#x27;")
 
 
 def test_the_page_has_no_address_outside_itself(file: Path) -> None:
@@ -94,10 +94,10 @@ def test_the_script_never_writes_html() -> None:
 
 def test_the_figure_has_the_numbers_of_the_table_in_words_and_in_their_order(runs: Runs) -> None:
     chart = page.score_over_tokens(runs, "pope")
-    row = row_of(build.report(runs, ()).table("methods"), "POPE", "MAI 8B + 2B-R")
+    row = row_of(build.report(runs, ()).table("methods"), "POPE", "MAI 8B + 2B")
     words = [point["words"] for point in chart["points"]]
     tokens = row["small tokens"] + row["large tokens"]
-    assert f"MAI 8B + 2B-R: score {row['score'].shown(1)}, {tokens:.1f} output tokens" in words
+    assert f"MAI 8B + 2B: score {row['score'].shown(1)}, {tokens:.1f} output tokens" in words
     points = [(float(re.search(r", ([\d.]+) output", one["words"])[1]), one) for one in chart["points"]]
     assert [one["x"] for _, one in sorted(points, key=lambda pair: pair[0])] == sorted(one["x"] for _, one in points)
     assert all(one["interval"][1] <= one["y"] <= one["interval"][0] for _, one in points)  # y grows downwards
@@ -148,7 +148,7 @@ def test_filters_leave_the_samples_that_the_report_counts(shown: Any, runs: Runs
 
     (run,) = runs.select("cascade", benchmark="pope")
     wrong = (run.samples.exit == "transfer") & (run.samples.score == 0)
-    shown.select_option("#run", label="POPE: MAI 8B + 2B-R")
+    shown.select_option("#run", label="POPE: MAI 8B + 2B")
     expect(shown.locator("#number")).to_have_text("60 of 60 samples")
     shown.select_option("#exit", "transfer")
     shown.select_option("#answer", "wrong")
@@ -162,10 +162,10 @@ def test_filters_leave_the_samples_that_the_report_counts(shown: Any, runs: Runs
 def test_a_sample_shows_its_image_and_its_calls_and_hostile_texts_as_they_are(shown: Any) -> None:
     from playwright.sync_api import expect
 
-    shown.select_option("#run", label="POPE: MAI 8B + 2B-R")
+    shown.select_option("#run", label="POPE: MAI 8B + 2B")
     shown.locator("#list summary").first.click()
     assert shown.locator("#list img").evaluate("one => one.decode().then(() => one.naturalWidth)") == 40
-    shown.select_option("#run", label="shapes: MAI 8B + 2B-R")
+    shown.select_option("#run", label="shapes: MAI 8B + 2B")
     expect(shown.locator("#number")).to_have_text("1 of 1 samples")
     shown.locator("#list summary").click()
     assert shown.locator("#list pre").first.text_content().startswith(HOSTILE[:-1])

@@ -24,35 +24,31 @@ def f1(answers: Sequence[str], golds: Sequence[str]) -> float:
 
 GOLDS = [one.gold for one in WORLD.documents]
 SCORES = {
-    "MAI 8B + 2B-R": f1([final(one) for one in WORLD.documents], GOLDS),
-    "Full RT 8B + 2B-R": f1([one.transferred for one in WORLD.documents], GOLDS),
-    "2B-S": f1([one.small for one in WORLD.documents], GOLDS),
-    "2B-R": f1([one.thought for one in WORLD.documents], GOLDS),
-    "8B-S": f1([one.large for one in WORLD.documents], GOLDS),
-    "8B-R": f1([one.large_thought for one in WORLD.documents], GOLDS),
+    "MAI": f1([final(one) for one in WORLD.documents], GOLDS),
+    "Full RT": f1([one.transferred for one in WORLD.documents], GOLDS),
+    "small S": f1([one.small for one in WORLD.documents], GOLDS),
+    "small R": f1([one.thought for one in WORLD.documents], GOLDS),
+    "large S": f1([one.large for one in WORLD.documents], GOLDS),
+    "large R": f1([one.large_thought for one in WORLD.documents], GOLDS),
 }
 
 
 @pytest.mark.parametrize(
     ("key", "printed"),
     [
-        ("table-8", {"2B-R": 88.4, "8B-S": 87.1, "8B-R(S2)": 89.5, "Full RT 8B + 2B-R": 89.2}),
-        (
-            "table-10",
-            {
-                "2B-S": 88.6,
-                "2B-R": 88.4,
-                "2B-R(S2)": None,
-                "8B-S": 87.1,
-                "Full RT 8B + 2B-R": 89.2,
-                "MAI 8B + 2B-R": 89.4,
-                "MAI 8B + 2B-R(S2)": None,
-            },
-        ),
-        ("table-15", {"MAI 8B + 2B-R": 88.70, "MAI 8B + 2B-R(S2)": 88.79}),
+        ("table-8", {"small R": 88.4, "large S": 87.1, "large R(S2)": 89.5, "Full RT": 89.2}),
+        ("table-10", {"MAI": 89.4, "MAI R(S2)": None}),
+        ("table-15", {"MAI": 88.70, "MAI R(S2)": 88.79}),
         (
             "tables-6-7-14",
-            {"2B-S": 88.6, "2B-R": 88.4, "2B-R(S2)": 89.9, "8B-S": 87.1, "8B-R": 88.2, "8B-R(S2)": 89.5},
+            {
+                "small S": 88.6,
+                "small R": 88.4,
+                "small R(S2)": 89.9,
+                "large S": 87.1,
+                "large R": 88.2,
+                "large R(S2)": 89.5,
+            },
         ),
     ],
 )
@@ -61,17 +57,20 @@ def test_each_table_has_its_methods_with_the_scores_of_their_answers_beside_the_
 ) -> None:
     rows = {row[1]: row_of(found.table(key), "POPE", str(row[1])) for row in found.table(key).rows}
     assert {name: paper(row["score"]) for name, row in rows.items()} == printed
-    expected = {name: SCORES[name.removesuffix("(S2)")] for name in printed}
+    expected = {name: SCORES[name.removesuffix("(S2)").replace("MAI R", "MAI")] for name in printed}
     assert {name: value(row["score"]) for name, row in rows.items()} == pytest.approx(expected)
 
 
 def test_exits_and_tokens_are_beside_the_papers(found: Report) -> None:
-    ten = row_of(found.table("table-10"), "POPE", "MAI 8B + 2B-R")
+    ten = row_of(found.table("table-10"), "POPE", "MAI")
     assert value(ten["transfer"]) == 100 * [exit_of(one) for one in WORLD.documents].count("transfer") / 200
     assert [paper(ten[exit]) for exit in MAI.exits] == [94.52, 0.51, 4.97]
-    two = row_of(found.table("table-15"), "POPE", "MAI 8B + 2B-R(S2)")
+    beside = {"small S": 88.6, "small R": 88.4, "large S": 87.1, "Full RT": 89.2}
+    assert {name: paper(ten[name]) for name in beside} == beside
+    assert {name: value(ten[name]) for name in beside} == pytest.approx({name: SCORES[name] for name in beside})
+    two = row_of(found.table("table-15"), "POPE", "MAI R(S2)")
     assert paper(two["transfer"]) == 4.78 and "agree_short" not in two
-    for name, tokens, printed in (("2B-S", TOKENS["simple"], 1.0), ("2B-R(S2)", TOKENS["think"], 266.1)):
+    for name, tokens, printed in (("small S", TOKENS["simple"], 1.0), ("small R(S2)", TOKENS["think"], 266.1)):
         row = row_of(found.table("tables-5-13"), "POPE", name)
         assert (value(row["tokens"]), paper(row["tokens"]), value(row["answer_tokens"])) == (tokens, printed, 1)
 
@@ -94,8 +93,8 @@ def test_each_model_has_the_numbers_of_its_own_table_of_the_paper(
 @pytest.mark.parametrize(
     ("benchmark", "name", "printed"),
     [
-        ("mmmu_val", "MMMU", {"8B-S": 55.6, "8B-R": 64.3, "8B-R(S2)": None}),
-        ("realworldqa", "RealWorldQA", {"8B-S": 67.58, "8B-R": None, "8B-R(S2)": 70.33}),
+        ("mmmu_val", "MMMU", {"large S": 55.6, "large R": 64.3, "large R(S2)": None}),
+        ("realworldqa", "RealWorldQA", {"large S": 67.58, "large R": None, "large R(S2)": 70.33}),
     ],
 )
 def test_reasoning_has_two_stages_in_table_7_except_on_mmmu(
@@ -115,17 +114,17 @@ def test_other_models_have_the_same_tables_without_the_papers_numbers_also_with_
     assert {table.key for table in found.tables} >= {"tables-5-13", "tables-6-7-14", "table-8", "table-10", "table-15"}
     cells = [cell for table in found.tables for row in table.rows for cell in row]
     assert not [cell for cell in cells if getattr(cell, "paper", None) is not None]
-    row = row_of(found.table("table-10"), "POPE", "MAI 8B + 2B-R")
-    assert value(row["score"]) == pytest.approx(SCORES["MAI 8B + 2B-R"])
+    row = row_of(found.table("table-10"), "POPE", "MAI")
+    assert value(row["score"]) == pytest.approx(SCORES["MAI"])
 
 
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ({"temperature": 0.7}, "MAI 8B + 2B-R (temperature=0.7)"),
-        ({"think": "E"}, "MAI 8B + 2B-E"),
-        ({"transfer_answer": "cut"}, "MAI 8B + 2B-R (transfer_answer=cut)"),
-        ({"anls_threshold": 0.5}, "MAI 8B + 2B-R (anls_threshold=0.5)"),
+        ({"temperature": 0.7}, "MAI (temperature=0.7)"),
+        ({"think": "E"}, "MAI E"),
+        ({"transfer_answer": "cut"}, "MAI (transfer_answer=cut)"),
+        ({"anls_threshold": 0.5}, "MAI (anls_threshold=0.5)"),
     ],
 )
 def test_runs_with_other_options_have_rows_of_their_own_without_the_papers_numbers(
@@ -137,10 +136,11 @@ def test_runs_with_other_options_have_rows_of_their_own_without_the_papers_numbe
     (WORLD if "anls_threshold" in options else other).write(tmp_path, "full_rt", time="20260103_000000")
     found = report([tmp_path], ("10",))
     assert not [gap for gap in found.gaps if "is not used" in gap]
-    assert {"MAI 8B + 2B-R", name} < {row[1] for row in found.table("methods").rows}
-    names = ("MAI 8B + 2B-R", name, name.replace("MAI", "Full RT").replace(" (anls_threshold=0.5)", ""))
-    rows = [row_of(found.table("table-10"), "POPE", one) for one in names]  # Full RT compares no answers
-    assert [paper(row["score"]) for row in rows] == [89.4, None, 89.2 if "anls_threshold" in options else None]
+    assert {"MAI", name} < {row[1] for row in found.table("methods").rows}
+    rows = [row_of(found.table("table-10"), "POPE", one) for one in ("MAI", name)]
+    assert [paper(row["score"]) for row in rows] == [89.4, None]
+    # Full RT compares no answers.
+    assert paper(rows[1]["Full RT"]) == (89.2 if "anls_threshold" in options else None)
 
 
 def test_mmbench_counts_a_question_as_right_if_all_its_rotations_are_right(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_mmbench_counts_a_question_as_right_if_all_its_rotations_are_right(tmp_p
 
     rows = [answers(1, "A"), answers(1_000_001, "B"), answers(2, "A"), answers(1_000_002, "A"), answers(1_000_003, "A")]
     World("mmbench_en_dev", rows).write(tmp_path, "large")
-    cell = row_of(report([tmp_path], ("7",)).table("tables-6-7-14"), "MMBench", "8B-S")["score"]
+    cell = row_of(report([tmp_path], ("7",)).table("tables-6-7-14"), "MMBench", "large S")["score"]
     assert (cell.value, cell.n) == (50.0, 2)  # question 3 has no original order
 
 
@@ -171,12 +171,9 @@ def test_another_task_has_tokens_and_scores_of_its_own_prompt_and_none_of_small_
     found = report([tmp_path], ("5", "10"))
     table = found.table("tables-5-13")
     tokens = {"answer_tokens": 1.0, "tokens": 4.0}
-    for model in ("2B", "8B"):
+    for model in ("small", "large"):
         row = row_of(table, TASK, f"{model}, own prompt")
         assert {name: value(row[name]) for name in tokens} == tokens
-    scores = {row[1]: value(row[-1]) for row in found.table("table-10").rows}
-    assert {name: scores[name] for name in ("2B, own prompt", "8B, own prompt")} == {
-        "2B, own prompt": 50.0,
-        "8B, own prompt": 75.0,
-    }
-    assert len(scores) == 4
+    row = row_of(found.table("table-10"), TASK, "MAI")
+    assert {name: value(row[name]) for name in ("small S", "large S")} == {"small S": 50.0, "large S": 75.0}
+    assert "small R" not in row

@@ -178,10 +178,10 @@ def test_methods_are_replayed_once_for_each_pair_transfer_and_rule_of_agreement(
     world.write(tmp_path / "large", "large", "r")
     families = ("cascade", "solo", "full_rt", "alone")
     runs = Runs.read([tmp_path])
-    assert [runs.name(run.setup) for run in runs.replayable(*families)] == ["Full RT big + tiny-R"]
+    assert [runs.name(run.setup) for run in runs.replayable(*families)] == ["Full RT"]
     world.write(tmp_path / "confidence", "mai_confidence")
     for option in ({}, {"transfer_answer": "keep"}, {"anls_threshold": 0.5}):
         dataclasses.replace(world, options=option).write(tmp_path / str(option), "mai")
     runs = Runs.read([tmp_path])
     names = ["", " (anls_threshold=0.5)", " (transfer_answer=keep)"]
-    assert [runs.name(run.setup) for run in runs.replayable(*families)] == [f"MAI big + tiny-R{name}" for name in names]
+    assert [runs.name(run.setup) for run in runs.replayable(*families)] == [f"MAI{name}" for name in names]

@@ -57,7 +57,7 @@ def test_every_call_of_a_run_counts_with_its_own_model_and_tokens(tmp_path: Path
     POPE.write(tmp_path, "mai", time="20260101_000000")  # 4 short answers, 3 thinkings, 2 transfers
     POPE.write(tmp_path, "full_rt", time="20260102_000000")
     found = table_11(tmp_path)
-    mai, full = (row_of(found, "POPE", f"{name} 8B + 2B-R") for name in ("MAI", "Full RT"))
+    mai, full = (row_of(found, "POPE", name) for name in ("MAI", "Full RT"))
     small_s = call_s(SMALL, *4 * ["simple"], *3 * ["think"])
     large_s = call_s(LARGE, *4 * ["simple"], *2 * ["transfer"])
     assert value(mai["seconds"]) == pytest.approx(small_s + large_s)

@@ -7,7 +7,7 @@ from support.tables import report, row_of
 from support.worlds import WORLD, final
 
 DOCUMENTS = WORLD.documents
-MAI = ("POPE", "MAI 8B + 2B-R")
+MAI = ("POPE", "MAI")
 
 
 def test_another_model_is_compared_and_has_its_tokens_without_a_trace(tmp_path: Path) -> None:
@@ -20,6 +20,6 @@ def test_another_model_is_compared_and_has_its_tokens_without_a_trace(tmp_path: 
     found = report([tmp_path], ("6",))
     row = row_of(found.table("methods"), "POPE", "big, own prompt")
     assert (row["small tokens"], row["large tokens"]) == (None, 3.0)
-    (compared,) = [row for row in found.table("comparisons").rows if row[2] == "big, own prompt"]
+    (compared,) = [row for row in found.table("differences").rows if row[2] == "big, own prompt"]
     assert compared[6] == sum(one.gold == "yes" != final(one) for one in DOCUMENTS)
     assert row_of(found.table("tables-6-7-14"), "POPE", "big, own prompt")["score"]

@@ -16,8 +16,8 @@ from lmms_eval_mai.analysis.runs import metrics
 from lmms_eval_mai.analysis.runs.folders import FinishedRun, read_runs
 from lmms_eval_mai.analysis.runs.metrics import Clusters, Comparison
 from lmms_eval_mai.analysis.runs.replay import joined_calls, named_calls, replay
-from lmms_eval_mai.analysis.runs.setups import FAMILIES, NAMES, MethodFamily, Options, Setup
-from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.analysis.runs.setups import FAMILIES, NAMES, MethodFamily, Setup
+from lmms_eval_mai.contract import SIDES, Side, Variant
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import FULL_RT, MAI, Ask, Method, Stop
 
@@ -58,9 +58,12 @@ class Runs:
         for run in in_order:
             for short_run in short_answer_replays(run) if run not in self.unused else ():
                 self.add(short_run)
+        self._base = functools.cache(self._base_name)
+        self.roles = _roles([run for run in found if run.ours])
         self._clusters = {name: _clusters(self.select(benchmark=name)) for name in self.benchmarks()}
         self.calls = functools.cache(self._calls)
         self.score = functools.cache(self._score)
+        self.compare = functools.cache(self._compare)
 
     # --- finding runs ---
 
@@ -167,19 +170,39 @@ class Runs:
         return "/".join([*PurePath(model).parts[-2:-1], name]) if same else name
 
     def name(self, setup: Setup) -> str:
-        """Return the paper's name of a setup, such as 8B-R(S2), Full RT 8B + 2B-R or MAI 8B + 2B-R. On another
-        lmms-eval task: 8B, own prompt or MAI 8B + 2B, own prompt. Options that not all runs have follow in brackets."""
-        method = "" if setup.family == "alone" else NAMES.get(setup.method, setup.method.name)
-        models = " + ".join(self.label(model) for model in (setup.model, setup.small) if model)
-        has_prompt = setup.family == "alone" or setup.method.thinking
-        prompt = f"{'-' if setup.variant else ', '}{setup.prompt}" if has_prompt else ""
-        common = self.common_options()
-        options = ", ".join(f"{name}={value}" for name, value in setup.options if (name, value) not in common)
-        return f"{method} {models}{prompt}{options and f' ({options})'}".lstrip()
+        """Return the name of a row, such as large R, Full RT or MAI R(S2). Runs of several pairs have their models in
+        it: 8B R, Full RT 8B + 2B. The options that differ between runs of this name follow in brackets."""
+        same = [other for other in self.setups() if self._base(other) == self._base(setup)]
+        options = [
+            f"{name}={value}" for name, value in setup.options if not all((name, value) in o.options for o in same)
+        ]
+        return self._base(setup) + (f" ({', '.join(options)})" if options else "")
 
-    def common_options(self) -> Options:
-        first, *others = dict.fromkeys(setup for _, setup in self.runs)
-        return tuple(option for option in first.options if all(option in other.options for other in others))
+    def _base_name(self, setup: Setup) -> str:
+        models = [self.roles.get(model) or self.label(model) for model in (setup.model, setup.small) if model]
+        if setup.family == "alone":
+            return f"{models[0]}{' ' if setup.variant else ', '}{setup.prompt}"
+        names = [NAMES.get(setup.method, setup.method.name)]
+        names += [] if set(models) <= {*SIDES} else [" + ".join(models)]
+        is_usual = (setup.variant or "R", setup.two_stage) == ("R", False)
+        return " ".join(names + ([] if is_usual or not setup.method.thinking else [setup.prompt]))
+
+    def setups(self) -> list[Setup]:
+        return list(dict.fromkeys(setup for _, setup in self.runs))
+
+    def legend(self) -> Iterator[str]:
+        """Yield what the names leave out: the models, and the options that all runs of a name have."""
+        yield "; ".join(f"{side}: {model}" for model, side in sorted(self.roles.items(), key=lambda role: role[1]))
+        setups = self.setups()
+        hidden: dict[str, dict[str, None]] = {}  # option -> the names that leave it out
+        for setup in setups:
+            same = [other for other in setups if self._base(other) == self._base(setup)]
+            for name, value in setup.options:
+                if all((name, value) in other.options for other in same):
+                    hidden.setdefault(f"{name}={value}", {})[self._base(setup)] = None
+        for option, names in hidden.items():
+            is_of_all = len(names) == len({*map(self._base, setups)})
+            yield f"{option}: {'all methods' if is_of_all else ', '.join(names)}"
 
     # --- scores, costs and comparisons ---
 
@@ -194,15 +217,43 @@ class Runs:
 
     def exit_share(self, run: FinishedRun, exit: str) -> Estimate | None:
         """Return the documents that finish at an exit, in percent of those with a trace. None: none has one."""
-        return metrics.score(metrics.plain(run.samples.exit.dropna() == exit), "", self.clusters(run.benchmark))
+        return self.mean_score(run.benchmark, run.samples.exit.dropna() == exit)
 
-    def compare(self, first: FinishedRun, second: FinishedRun) -> Comparison | None:
+    def mean_score(self, benchmark: str, scores: pd.Series) -> Estimate | None:
+        """Return the mean score of single documents, in percent. None: there are none, or one has no score."""
+        plain = metrics.plain(scores)
+        return metrics.score(plain, "", self.clusters(benchmark)) if plain.score.notna().all() else None
+
+    def baselines(self, run: FinishedRun) -> dict[str, FinishedRun | None]:
+        """Return the runs beside which a method is read, by their names. None: there is none."""
+        setup, benchmark = run.setup, run.benchmark
+        large_s = self.get(benchmark, setup.short_answers("large"))
+        thinking: Variant = "native" if setup.variant == "native" else "R"
+        large_r = (self.get(benchmark, setup.alone("large", thinking, stages)) for stages in (False, True))
+        found = {
+            "large S": large_s,
+            "Full RT": self.full_rt(run) if setup.small else large_s and self.full_rt(large_s),
+            "large R": next(filter(None, large_r), None),
+        }
+        if setup.small:
+            found["small S"] = self.get(benchmark, setup.short_answers("small"))
+            found["small R"] = self.get(benchmark, setup.alone("small", setup.variant or "R", setup.two_stage))
+        return found
+
+    def _compare(self, first: FinishedRun, second: FinishedRun) -> Comparison | None:
         """Compare two runs on the documents that both have a score for, and the same gold answer. None: there are
         none."""
         both = first.samples.index.intersection(second.samples.index)
         a, b = first.samples.loc[both], second.samples.loc[both]
         same = a.score.notna() & b.score.notna() & (a.target == b.target)
         return metrics.compare(a[same], b[same], first.benchmark, self.clusters(first.benchmark))
+
+
+def _roles(runs: Sequence[FinishedRun]) -> dict[str, Side]:
+    """Return the side of each model. Empty: the runs have several pairs, or one model on both sides."""
+    models = {(run.setup.model_of(side), side) for run in runs for side in SIDES if (run.calls.side == side).any()}
+    is_pair = len(dict(models)) == len({side for _, side in models}) == len(models)
+    return dict(models) if is_pair else {}
 
 
 def same_documents_and_models(first: FinishedRun, second: FinishedRun) -> bool:

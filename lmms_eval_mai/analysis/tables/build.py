@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterator
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name, documents, family
 from lmms_eval_mai.analysis.report import Report
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.tables import paper_tables, seconds, summary
+from lmms_eval_mai.analysis.tables import exits, paper_tables, seconds, summary
 from lmms_eval_mai.method.benchmarks import benchmark_of
 
-SUMMARY = (summary.method_table, summary.comparison_table)
+SUMMARY = (summary.method_table, exits.exit_table, summary.difference_table)
 """The tables of every report."""
 TABLE_11 = "11"
 """The table that needs a profile."""
@@ -21,11 +21,43 @@ def report(runs: Runs, tables: Collection[str] = ("all",), profile: seconds.Prof
     11; None: the paper's."""
     chosen = paper_tables.NUMBERS if {"paper", "all"} & {*tables} else tables
     made = [table for make in SUMMARY for table in make(runs)]
-    made += paper_tables.tables(runs, chosen, profile or seconds.papers_profile())
-    common = ", ".join(f"{name}={value}" for name, value in runs.common_options())
-    legend = (f"Options of all methods: {common}",) if common else ()
-    doubts = (*_dependent_documents(runs), *_other_numbers(runs), *_on_calibrated(runs))
-    return Report(tuple(made), (*runs.gaps, *doubts), legend)
+    times = profile or seconds.papers_profile()
+    made += paper_tables.tables(runs, chosen, times)
+    missing = _not_made(runs, {table.key for table in made}, tables, chosen, times)
+    doubts = (*_other_documents(runs), *_dependent_documents(runs), *_other_numbers(runs), *_on_calibrated(runs))
+    gaps = (*runs.gaps, *missing, *doubts)
+    return Report(tuple(made), gaps, tuple(filter(None, runs.legend())))
+
+
+def _not_made(
+    runs: Runs, made: Collection[str], named: Collection[str], chosen: Collection[str], profile: seconds.Profile
+) -> Iterator[str]:
+    """Yield a sentence for each table that was asked for by its number and has no row, and for Table 11."""
+    for key, (numbers, *_) in paper_tables.TABLES.items():
+        asked = [str(number) for number in numbers if str(number) in named]
+        if key == f"table-{TABLE_11}" and TABLE_11 in chosen and key not in made:
+            every = (model for run in runs.select() for model in (run.setup.small, run.setup.model))
+            models = ", ".join(dict.fromkeys(model for model in every if model and model not in profile.models))
+            yield (
+                f"Table 11: there are no times of {models} on {profile.device}. Measure them with `python "
+                "experiments/latency/calls.py --pair PAIR --output_path latency`, then give report "
+                "--profile latency/profile.json."
+            )
+        elif asked and key not in made:
+            named_so = ",".join(asked)
+            yield f"Table {named_so}: its runs are not here. `lmms-eval-mai compare --tables {named_so}` makes them."
+
+
+def _other_documents(runs: Runs) -> Iterator[str]:
+    """Yield a sentence for each benchmark whose rows have different numbers of documents."""
+    for benchmark in runs.benchmarks():
+        numbers = {runs.name(run.setup): run.documents for run in runs.select(benchmark=benchmark)}
+        if len({*numbers.values()}) > 1:
+            shown = ", ".join(f"{name} {number:,}" for name, number in numbers.items())
+            yield (
+                f"{benchmark_name(benchmark)}: the rows have different numbers of documents ({shown}). Compare their "
+                "scores only in Differences and By exit."
+            )
 
 
 def _dependent_documents(runs: Runs) -> Iterator[str]:

@@ -1,20 +1,16 @@
-"""The two tables that a report prints first: all methods, and the cascades against the others."""
+"""Two of the tables that a report prints first: all methods, and their differences."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import NamedTuple
 
 from lmms_eval_mai.analysis import intervals
-from lmms_eval_mai.analysis.intervals import Estimate
 from lmms_eval_mai.analysis.report import Column, Table, table
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.metrics import Comparison
 from lmms_eval_mai.analysis.runs.runs import Runs, name_columns
+from lmms_eval_mai.analysis.runs.setups import FAMILIES
 from lmms_eval_mai.contract import SIDES
-from lmms_eval_mai.method.methods import METHODS
 
-ORDER = ("agree_short", "confident", "agree_think", "transfer", "large_think")
-"""The columns of exits: those of the named methods come first, in this order."""
 RIGHT = 0.5
 """A score counts as right from here on. ANLS is the only score between 0 and 1."""
 
@@ -36,15 +32,11 @@ def spent(run: FinishedRun) -> dict[str, float | None]:
 
 
 def method_table(runs: Runs) -> Iterator[Table]:
-    """Yield score, output tokens, exits and seconds of every method."""
+    """Yield score, output tokens and seconds of every method."""
 
-    def share(exit: str, run: FinishedRun) -> Estimate | None:
-        has_exit = run.setup.family in ("cascade", "solo") and exit in set(run.samples.exit)
-        return runs.exit_share(run, exit) if has_exit else None
-
-    every = runs.select()
-    exits = [exit for method in (*METHODS.values(), *(run.setup.method for run in every)) for exit in method.exits]
-    ordered = sorted(dict.fromkeys(exits), key=lambda exit: ORDER.index(exit) if exit in ORDER else len(ORDER))
+    def seconds(run: FinishedRun) -> float | str | None:
+        is_shared = run.wall_s is None and run.calls.shared.any()
+        return "shared" if is_shared else spent(run)["wall_s"]
 
     columns: list[Column[FinishedRun]] = [
         *name_columns(runs, lambda run: run),
@@ -52,65 +44,65 @@ def method_table(runs: Runs) -> Iterator[Table]:
         Column("score", "percent", 1, runs.score),
         Column("small\ntokens", "number", 1, lambda run: spent(run)["small_tokens"]),
         Column("large\ntokens", "number", 1, lambda run: spent(run)["large_tokens"]),
-        *(Column(exit.replace("_", "_\n"), "brief", 1, partial(share, exit)) for exit in ordered),
-        Column("wall s", "number", 3, lambda run: spent(run)["wall_s"]),
+        Column("wall s", "number", 3, seconds),
     ]
-    note = (
-        "Brackets: 95% intervals. Compare seconds on one machine only; runs that share calls have none. Own thinking "
-        "and MAI with other checks are not in the paper."
-    )
+    every = runs.select()
+    note = "In brackets: 95% intervals. Compare seconds of one machine only; shared: other runs have made calls of it."
     if any("mmmu" in run.benchmark for run in every):
         note += " On MMMU, lmms-eval's scorer guesses an option in place of an answer that it cannot read."
-    title = "Methods: score in %, output tokens, exits in %, seconds per document"
+    title = "Methods: score in %, output tokens and seconds per document"
     return table("methods", title, columns, every, [note])
 
 
-# --- the cascades against the others ---
+# --- differences ---
 
 
 class Against(NamedTuple):
-    """A cascade and another method of its models."""
+    """Two methods on the same documents."""
 
-    cascade: FinishedRun
+    run: FinishedRun
     other: FinishedRun
     comparison: Comparison
     adjusted_p: float
     """For the number of other methods (Holm)."""
 
 
-def comparisons(runs: Runs) -> Iterator[Against]:
-    """Yield the comparison of each cascade with every other method of its models."""
-    done: set[FinishedRun] = set()
-    for run in runs.select("cascade"):
-        done.add(run)  # two cascades are compared once
-        models = {run.setup.model, run.setup.small, ""}
-        others = [other for other in runs.select(benchmark=run.benchmark) if other not in done]
+def comparisons(runs: Runs, benchmark: str) -> Iterator[Against]:
+    """Yield the comparison of each method with every other one of its models: first the cascades, then the
+    large model that may think for itself, Full RT, and one model alone."""
+    in_order = [run for family in reversed(FAMILIES) for run in runs.select(family, benchmark=benchmark)]
+    pairs = [{run.setup.model, run.setup.small} for run in in_order if run.setup.small]
+    for number, run in enumerate(in_order):
+        models = {run.setup.model, run.setup.small}
+        together = models.union(runs.roles, *(pair for pair in pairs if pair >= models - {""}))
         compared = [
             (run, other, comparison)
-            for other in others
-            if (not other.ours or {other.setup.model, other.setup.small} <= models)
+            for other in in_order[number + 1 :]  # two methods are compared once
+            if (not other.ours or {other.setup.model, other.setup.small} - {""} <= together)
             and (comparison := runs.compare(run, other)) is not None
         ]
         adjusted = intervals.holm([comparison.p for *_, comparison in compared])
         yield from (Against(*one, p) for one, p in zip(compared, adjusted, strict=True))
 
 
-def comparison_table(runs: Runs) -> Iterator[Table]:
-    """Yield each cascade against every other method on the same documents."""
+def difference_table(runs: Runs) -> Iterator[Table]:
+    """Yield each method that may stop early against every other one on the same documents."""
+    every = (row for benchmark in runs.benchmarks() for row in comparisons(runs, benchmark))
+    rows = [row for row in every if row.run.setup.family in ("cascade", "solo")]
     columns: list[Column[Against]] = [
-        *name_columns(runs, lambda row: row.cascade, "cascade"),
+        *name_columns(runs, lambda row: row.run),
         Column("against", "text", 0, lambda row: runs.name(row.other.setup)),
         Column("n", "count", 0, lambda row: row.comparison.difference.n),
-        Column("difference", "percent", 2, lambda row: row.comparison.difference),
-        Column("only cascade\nright", "count", 0, lambda row: row.comparison.only_first),
-        Column("only other\nright", "count", 0, lambda row: row.comparison.only_second),
-        Column("p", "p", 0, lambda row: row.comparison.p),
-        Column("p,\nadjusted", "p", 0, lambda row: row.adjusted_p),
+        Column("difference", "percent", 1, lambda row: row.comparison.difference),
+        Column("only\nthis", "count", 0, lambda row: row.comparison.only_first),
+        Column("only\nother", "count", 0, lambda row: row.comparison.only_second),
+        Column("p", "p", 0, lambda row: row.adjusted_p),
     ]
-    title = "Cascades against each other method: paired difference of the scores in points"
-    notes = (
-        "p: exchanges of both methods' answers with a difference at least as large (McNemar's exact test for right or "
-        "wrong answers). Adjusted (Holm): for the number of methods.",
-        "On POPE, the difference and p are those of F1.",
-    )
-    return table("comparisons", title, columns, comparisons(runs), notes)
+    notes = [
+        "Only this, only other: documents that only one of both has right. p: adjusted for the number of other methods "
+        "(Holm); below 0.05, the scores are told apart."
+    ]
+    if any(row.run.benchmark == "pope" for row in rows):
+        notes.append("On POPE, the difference and p are those of F1.")
+    title = "Differences: score of the method minus that of the other"
+    return table("differences", title, columns, rows, notes)
