@@ -82,7 +82,7 @@ class Report:
     legend: tuple[str, ...] = ()
     """What the names of methods leave out."""
     sentences: tuple[str, ...] = ()
-    """What the tables say, in words (`verdict.py`). They stand above the tables."""
+    """What the tables say, in words (`tables/verdict.py`). They stand above the tables."""
 
     @property
     def explanations(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Read the output folders of lmms-eval, and print tables of their runs.
 
-Print three tables: all methods; how good each one is
+Print which methods no other one beats in both score and price, and three tables: all methods; how good each one is
 where it stops, beside what the others answered there; and the differences. --tables adds the paper's. A sentence tells
 each thing that is missing. Runs need --output_path and --log_samples. Nothing else is read, so the runs may be from
 another machine; only --images needs the data sets.

@@ -6,6 +6,7 @@ from lmms_eval_mai.analysis.paper_numbers import benchmark_name, documents, fami
 from lmms_eval_mai.analysis.report import Report
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.tables import exits, paper_tables, seconds, summary
+from lmms_eval_mai.analysis.tables.verdict import verdict
 from lmms_eval_mai.method.benchmarks import benchmark_of
 
 SUMMARY = (summary.method_table, exits.exit_table, summary.difference_table)
@@ -26,7 +27,7 @@ def report(runs: Runs, tables: Collection[str] = ("all",), profile: seconds.Prof
     missing = _not_made(runs, {table.key for table in made}, tables, chosen, times)
     doubts = (*_other_documents(runs), *_dependent_documents(runs), *_other_numbers(runs), *_on_calibrated(runs))
     gaps = (*runs.gaps, *missing, *doubts)
-    return Report(tuple(made), gaps, tuple(filter(None, runs.legend())))
+    return Report(tuple(made), gaps, tuple(filter(None, runs.legend())), tuple(verdict(runs)))
 
 
 def _not_made(
