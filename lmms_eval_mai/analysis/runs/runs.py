@@ -16,7 +16,7 @@ from lmms_eval_mai.analysis.runs import metrics
 from lmms_eval_mai.analysis.runs.folders import FinishedRun, read_runs
 from lmms_eval_mai.analysis.runs.metrics import Clusters, Comparison
 from lmms_eval_mai.analysis.runs.replay import joined_calls, named_calls, replay
-from lmms_eval_mai.analysis.runs.setups import FAMILIES, NAMES, MethodFamily, Setup
+from lmms_eval_mai.analysis.runs.setups import FAMILIES, NAMES, MethodFamily, Options, Setup
 from lmms_eval_mai.contract import SIDES, Side, Variant
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import FULL_RT, MAI, Ask, Method, Stop
@@ -172,11 +172,14 @@ class Runs:
     def name(self, setup: Setup) -> str:
         """Return the name of a row, such as large R, Full RT or MAI R(S2). Runs of several pairs have their models in
         it: 8B R, Full RT 8B + 2B. The options that differ between runs of this name follow in brackets."""
-        same = [other for other in self.setups() if self._base(other) == self._base(setup)]
-        options = [
-            f"{name}={value}" for name, value in setup.options if not all((name, value) in o.options for o in same)
-        ]
-        return self._base(setup) + (f" ({', '.join(options)})" if options else "")
+        common = self._common(setup)
+        options = ", ".join(f"{name}={value}" for name, value in setup.options if (name, value) not in common)
+        return self._base(setup) + (f" ({options})" if options else "")
+
+    def _common(self, setup: Setup) -> Options:
+        """Return the options of a setup that all runs of its name have."""
+        same = [other for _, other in self.runs if self._base(other) == self._base(setup)]
+        return tuple(one for one in setup.options if all(one in other.options for other in same))
 
     def _base_name(self, setup: Setup) -> str:
         models = [self.roles.get(model) or self.label(model) for model in (setup.model, setup.small) if model]
@@ -187,22 +190,15 @@ class Runs:
         is_usual = (setup.variant or "R", setup.two_stage) == ("R", False)
         return " ".join(names + ([] if is_usual or not setup.method.thinking else [setup.prompt]))
 
-    def setups(self) -> list[Setup]:
-        return list(dict.fromkeys(setup for _, setup in self.runs))
-
     def legend(self) -> Iterator[str]:
         """Yield what the names leave out: the models, and the options that all runs of a name have."""
-        yield "; ".join(f"{side}: {model}" for model, side in sorted(self.roles.items(), key=lambda role: role[1]))
-        setups = self.setups()
-        hidden: dict[str, dict[str, None]] = {}  # option -> the names that leave it out
-        for setup in setups:
-            same = [other for other in setups if self._base(other) == self._base(setup)]
-            for name, value in setup.options:
-                if all((name, value) in other.options for other in same):
-                    hidden.setdefault(f"{name}={value}", {})[self._base(setup)] = None
-        for option, names in hidden.items():
-            is_of_all = len(names) == len({*map(self._base, setups)})
-            yield f"{option}: {'all methods' if is_of_all else ', '.join(names)}"
+        models = [f"{side}: {model}" for side in SIDES for model, role in self.roles.items() if role == side]
+        yield from ["; ".join(models)] * bool(models)
+        left_out = {(self._base(setup), option): None for _, setup in self.runs for option in self._common(setup)}
+        bases = {self._base(setup) for _, setup in self.runs}
+        for option in dict.fromkeys(option for _, option in left_out):
+            names = [base for base, other in left_out if other == option]
+            yield f"{option[0]}={option[1]}: {'all methods' if len(names) == len(bases) else ', '.join(names)}"
 
     # --- scores, costs and comparisons ---
 

@@ -27,7 +27,7 @@ def report(runs: Runs, tables: Collection[str] = ("all",), profile: seconds.Prof
     missing = _not_made(runs, {table.key for table in made}, tables, chosen, times)
     doubts = (*_other_documents(runs), *_dependent_documents(runs), *_other_numbers(runs), *_on_calibrated(runs))
     gaps = (*runs.gaps, *missing, *doubts)
-    return Report(tuple(made), gaps, tuple(filter(None, runs.legend())), tuple(verdict(runs)))
+    return Report(tuple(made), gaps, tuple(runs.legend()), tuple(verdict(runs)))
 
 
 def _not_made(
