@@ -133,6 +133,9 @@ SMALL = Method("small", (Ask("small", "task"), Stop("small", "small.task")))
 LARGE = Method("large", (Ask("large", "task"), Stop("large", "large.task")))
 """The large model alone with the task's own prompt: 8B-S, -E, -R, -E(S2), -R(S2) of Tables 6 and 7."""
 
+LARGE_R = Method("large_r", (LARGE_THINK, Stop("large_think", "large.think")))
+"""The large model alone with the thinking prompt, on any task: that of `large` in a task with prompt R."""
+
 # --- not in the paper: the first check asks how sure the large model is (docs/confidence.md) ---
 
 SURE = Stop("confident", "large.simple", sure="large.simple")
@@ -147,7 +150,8 @@ OWN_THINKING = Method("own_thinking", (LARGE_SIMPLE, SURE, LARGE_THINK, Stop("la
 """The large model thinks for itself where it is unsure. No small model is started."""
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (MAI, FULL_RT, SMALL, LARGE, MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, OWN_THINKING)
+    method.name: method
+    for method in (MAI, FULL_RT, SMALL, LARGE, LARGE_R, MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, OWN_THINKING)
 }
 """Value of the argument `method` -> the method. A program may add its own."""
 

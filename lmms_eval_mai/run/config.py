@@ -68,8 +68,9 @@ class Config(Arguments):
     """The large model and its engine."""
     method: Annotated[Method, BeforeValidator(files.load)] = MAI
     """A name or a YAML file (docs/methods.md): which calls are made, and where a sample is done. `mai`: the paper's.
-    `full_rt`: reasoning transfer on every sample. `small`, `large`: one model alone with the task's own prompt. Not in
-    the paper (docs/confidence.md): `mai_confidence`, `mai_confidence_direct`, `own_thinking`."""
+    `full_rt`: reasoning transfer on every sample. `small`, `large`: one model alone with the task's own prompt.
+    `large_r`: the large one with the thinking prompt, on any task. Not in the paper (docs/confidence.md):
+    `mai_confidence`, `mai_confidence_direct`, `own_thinking`."""
     think: Literal["R", "E", "native"] = "R"
     """The thinking prompt in `_s` tasks and in other lmms-eval tasks: `R` or `E`. `_e` and `_r` tasks use
     their own prompt. `native`: the prompt of the short answer, and the model's own thinking is switched on; then

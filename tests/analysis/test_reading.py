@@ -93,6 +93,8 @@ def test_a_run_with_shared_calls_has_no_times(tmp_path: Path) -> None:
         ("full_rt", "s", {"transfer_answer": "keep"}, Setup(FULL_RT, LARGE, SMALL, "R")),  # POPE's default
         ("small", "e_s2", {}, Setup(ALONE, SMALL, "", "E", True)),
         ("large", "s", {"temperature": 0.7}, Setup(ALONE, LARGE, "", "S", False, (("temperature", 0.7),))),
+        ("large_r", "s", {}, Setup(ALONE, LARGE, "", "R")),  # as `large` in a task with prompt R
+        ("large_r", "r_s2", {}, Setup(ALONE, LARGE, "", "R", True)),
         ("own_thinking", "s", {}, Setup(OWN_THINKING, LARGE, "", "R", False, (("min_confidence", 0.9),))),
     ],
 )

@@ -106,6 +106,8 @@ small R two_stage | think=? stage2=Yes |  | small | s.think s.stage2
 large S |  | Yes | large | l.simple
 large R |  | think=Yes | large | l.think
 large R two_stage |  | stage2=Yes | large | l.think l.stage2
+large_r S |  | think=Yes | large_think | l.think
+large_r E |  | think=Yes | large_think | l.explain
 mai_confidence S |  | No@0.7 | confident | l.simple
 mai_confidence S | think=Yes | Yes@0.69 | agree_think | l.simple s.think
 mai_confidence S | think=Yes | No@0.69 | transfer | l.simple s.think l.transfer
@@ -146,6 +148,7 @@ mai - | Yes native=red</think>No | No | agree_think | s.task l.task s.native
 full_rt S | native=red</think>Yes |  | transfer | s.native l.transfer
 large S |  | native=red</think>Yes | large | l.native
 large - |  | native=red</think>Yes | large | l.native
+large_r - |  | native=red</think>Yes | large_think | l.native
 large R |  | think=Yes | large | l.think
 own_thinking S |  | No@0.5 native=red</think>Yes | large_think | l.simple l.native
 """

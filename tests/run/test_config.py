@@ -92,7 +92,7 @@ def test_pair_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str | No
 
 def test_a_run_has_the_engines_that_its_method_asks() -> None:
     asked = {name: [engine.side for engine in parse_text(f"pair=demo,method={name}").engines()] for name in METHODS}
-    alone = {"small": ["small"], "large": ["large"], "own_thinking": ["large"]}
+    alone = {"small": ["small"], "large": ["large"], "large_r": ["large"], "own_thinking": ["large"]}
     assert asked == {name: alone.get(name, ["small", "large"]) for name in METHODS}
 
 
