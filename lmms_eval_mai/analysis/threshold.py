@@ -29,7 +29,7 @@ from lmms_eval_mai.analysis.runs.replay import call_names, replay
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.agreement import verify
-from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, benchmark_of
+from lmms_eval_mai.method.benchmarks import GENERIC
 from lmms_eval_mai.method.methods import FULL_RT, LARGE_THINK, NEVER, Method, Stop, asks_of
 
 # --- the losses at each threshold ---
@@ -97,11 +97,11 @@ def losses_of_runs(runs: Runs, promise: Promise) -> list[Losses]:
     """Return the losses on each benchmark with all calls. Raises `ArgumentError` if there are none, several cascades on
     a benchmark, several pairs, or unknown images."""
     by_benchmark: dict[str, Losses] = {}
-    missing = []
+    missing, methods = [], (promise.method, promise.baseline)
     for run in _calibrated_runs(runs, is_scored=promise.loss == "score"):
         losses = _losses(runs, run, promise)
         if losses is None:
-            missing.append(runs.name(run.setup))
+            missing.append(f"{run.file}: the runs of its models have {runs.what_is_missing(run, *methods)}")
         elif run.benchmark in by_benchmark:
             raise ArgumentError(
                 f"There are several runs with other thinking or other options on {benchmark_name(run.benchmark)}. Give "
@@ -121,11 +121,7 @@ def losses_of_runs(runs: Runs, promise: Promise) -> list[Losses]:
 
 def _calibrated_runs(runs: Runs, is_scored: bool) -> list[FinishedRun]:
     """Return a run of each pair on each benchmark: a cascade, or else one of the large model, which others complete."""
-    cascades = [  # lmms-eval's own tasks have general rules of agreement, and not those of their benchmark
-        run
-        for run in runs.replayable("cascade", is_scored=is_scored)
-        if run.benchmark == GENERIC.name or (run.benchmark in BENCHMARKS and run.setup.variant is not None)
-    ]
+    cascades = runs.replayable("cascade", is_scored=is_scored)
     benchmarks = {run.benchmark for run in cascades}
     others = runs.replayable("solo", "alone", is_scored=is_scored)
     return [*cascades, *(run for run in others if run.benchmark not in benchmarks)]
@@ -166,13 +162,15 @@ def _documents(runs: Runs, run: FinishedRun, promise: Promise) -> pd.DataFrame |
     method, calls = promise.method, runs.calls(run)
     if promise.loss == "answers":
         calls = _scored_by_baseline(run, calls, promise)
-    names = call_names(method, run.setup.replay_setup)
+    names = call_names(method, run.replay_setup)
     sure = calls[calls.name == str(names[promise.stop.sure].answer)].set_index("doc_id").answer_logprob
     cheapest, never, baseline = (
         replay(run, calls, steps, threshold)
         for steps, threshold in ((method, THRESHOLDS[-1]), (method, NEVER), (promise.baseline, None))
     )
     if cheapest is None or never is None or baseline is None or sure.isna().all():
+        return None
+    if any(one.samples.score.isna().any() for one in (cheapest, never, baseline)):
         return None
     before = method.steps[: method.steps.index(promise.stop)]
     asks = [names[ask.name] for step in before for ask in asks_of(step)]
@@ -195,8 +193,8 @@ def _documents(runs: Runs, run: FinishedRun, promise: Promise) -> pd.DataFrame |
 def _scored_by_baseline(run: FinishedRun, calls: pd.DataFrame, promise: Promise) -> pd.DataFrame:
     """Return the calls with the score 1 for an answer that is the same as that of the baseline, by the benchmark's own
     rule, and 0 for others."""
-    last = str(call_names(promise.baseline, run.setup.replay_setup)[promise.baseline.stops[-1].answer].answer)
-    is_last, benchmark = calls.name == last, benchmark_of(run.benchmark)
+    last = str(call_names(promise.baseline, run.replay_setup)[promise.baseline.stops[-1].answer].answer)
+    is_last, benchmark = calls.name == last, run.rules_of_task
     others = calls.doc_id.map(calls[is_last].set_index("doc_id").parsed)
     same = [
         isinstance(answer, str) and isinstance(other, str) and verify(benchmark, answer, other, run.rules)
@@ -217,7 +215,7 @@ def _distance(runs: Runs, run: FinishedRun) -> Estimate | None:
 
 def _check_images(run: FinishedRun) -> None:
     """Refuse documents that may share images which nobody names: the tests would take them as independent."""
-    may_share = benchmark_of(run.benchmark).shares_images or run.benchmark not in BENCHMARKS
+    may_share = run.rules_of_task.shares_images or run.rules_of_task == GENERIC
     if may_share and run.samples.images.isna().any():
         raise ArgumentError(
             f"{run.file}: the questions of {benchmark_name(run.benchmark)} may share images, and this run does not "
@@ -226,13 +224,12 @@ def _check_images(run: FinishedRun) -> None:
 
 
 def _what_is_needed(promise: Promise, missing: Sequence[str]) -> str:
-    named = f" of {', '.join(missing)}" if missing else ""
     asked = ", ".join(dict.fromkeys(ask.name for ask in (*promise.method.asks, *promise.baseline.asks)))
     return (
-        f"No documents{named} have all the calls ({asked}): give the folders of runs that made them on the same "
-        "documents, with the same models, by an engine that reports log-probabilities, and with --log_samples. Runs of "
-        "mai, of full_rt, and of large with the task's _r have the calls of all named methods. The task must be one of "
-        "this package, or a copy with other documents, with thinking in one stage (such as chartqa_s)."
+        f"No documents have all the calls ({asked}): give the folders of runs that made them on the same documents, "
+        "with the same models, by an engine that reports log-probabilities, and with --log_samples. Runs of mai, of "
+        "full_rt, and of large and large_r have the calls of all named methods. On a task that is not of this package, "
+        f"its own metric must have scored each call, or --loss answers is needed. {'. '.join(missing)}"
     )
 
 

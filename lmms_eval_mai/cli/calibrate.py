@@ -102,7 +102,7 @@ def _calibration(promise: "Promise", choices: "list[Choice]", runs: "Runs", sent
         {choice.benchmark: choice.threshold for choice in choices if choice.threshold is not None},
         sentence,
         {choice.benchmark: choice.losses.run.documents for choice in choices},
-        run.setup.replay_setup.variant or run.setup.think,
+        run.replay_setup.variant or run.setup.think,
     )
     models = {side: model for side, model in zip(SIDES, runs.pair(run), strict=True) if model}
     documents = [hashes for choice in choices for hashes in choice.losses.run.samples.images.dropna()]

@@ -43,8 +43,8 @@ class OpenSample:
     @property
     def verifier(self) -> Verifier:
         """Decides at the stops, with the user's choices."""
-        benchmark = self.sample.benchmark
-        return Verifier(benchmark, self.pair.rules, self.pair.thresholds.of(benchmark.name))
+        sample = self.sample
+        return Verifier(sample.benchmark, self.pair.rules, self.pair.thresholds.of(sample.documents_of))
 
     def stops_at(self, stop: Stop) -> bool:
         """Return whether the conditions of a stop hold."""

@@ -67,6 +67,11 @@ class Sample:
     decoding: Mapping[str, Any] = field(default_factory=dict)
     """The decoding arguments that are not those of our tasks, for the trace."""
 
+    @property
+    def documents_of(self) -> str:
+        """The benchmark, or the task if it is not one of this package: what a threshold is chosen for."""
+        return self.task if self.variant is None else self.benchmark.name
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:

@@ -191,7 +191,7 @@ class Evaluation:
             ) from error
         if trace.min_confidence is not None and not self._chose_threshold.isdisjoint(trace.images):
             trace = dataclasses.replace(trace, chose_threshold=True)
-        self._doubts.about_trace(trace, sample.benchmark.name)
+        self._doubts.about_trace(trace, sample.documents_of)
         return trace
 
     def _allowed_errors(self) -> int:

@@ -107,6 +107,13 @@ def test_a_setup_is_that_of_the_traces_and_the_task_whatever_the_arguments_say(
     assert run.setup.family == {"mai": "cascade", "full_rt": "full_rt", "own_thinking": "solo"}.get(method, "alone")
 
 
+def test_the_score_of_a_task_of_ones_own_is_its_first_metric_that_is_a_number_of_0_to_1(tmp_path: Path) -> None:
+    fields = {"mine": {"mine": 0.5, "words": 12, "acc": 0.0}, "acc": {"words": 12, "acc": 1.0}}
+    for name, values in fields.items():
+        write_run(tmp_path / name, "t", [line(0, "a", "a", None, **values)], metrics=("words", "mine", "acc"))
+        assert list(one_run(tmp_path / name).samples.score) == [values[name]]
+
+
 @pytest.mark.parametrize("suffix", ["s", "r_s2"])
 def test_a_model_alone_has_the_prompt_that_its_only_call_asked(tmp_path: Path, suffix: str) -> None:
     for prompt in ("simple", "think"):
@@ -190,7 +197,7 @@ def test_files_that_lmms_eval_itself_wrote_are_read(
     total = runs.score(cascade)
     by_lmms_eval = json.loads(cascade.file.read_text())["results"]["pope_s"]["pope_f1_score,none"]
     assert total is not None and total.value == 100 * by_lmms_eval
-    texts = [record for record in records(cascade.samples_file) if record]
+    texts = [record for record in records(cascade.samples_file, ()) if record]
     read_again, columns = pd.DataFrame([one.row for one in texts]), ("doc_id", *SAMPLES)
     assert rows(read_again, *columns) == rows(cascade.samples.reset_index(), *columns)
     assert texts[2].question.startswith("Is there a") and texts[2].calls[2]["text"].startswith("I see 2. [[")

@@ -3,6 +3,7 @@
 import dataclasses
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,46 @@ def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer
     runs = Runs.read([tmp_path])
     (run,) = runs.select("cascade")
     assert runs.replay(dataclasses.replace(run, rules=AgreementRules(0.85)), MAI) is None
+
+
+OWN_TASK = World(
+    "mytask",
+    [
+        replace(one, large_thought=one.transferred, probability=sure)
+        for one, sure in zip(SURE, (0.9, 0.1, 0.9, 0.1, 0.1), strict=True)
+    ],
+    min_confidence=0.5,
+)
+
+
+def test_a_task_of_ones_own_is_replayed_and_its_score_is_known_if_runs_of_each_call_have_one(tmp_path: Path) -> None:
+    for name in ("mai", "full_rt", "large_r"):
+        OWN_TASK.write(tmp_path, name, "", time=name)
+    for is_scored in (False, True):
+        if is_scored:
+            OWN_TASK.write(tmp_path, "large", "", time="large")
+        runs = Runs.read([tmp_path])
+        methods = [METHODS[name] for name in ("mai_confidence", "own_thinking")]
+        sentences = list(runs.add_replays(methods, [0.5]))
+        replays = {run.setup.method.name: run for run in runs.select() if run.is_replay}
+        assert replays.keys() == {method.name for method in methods}
+        for method in methods:
+            rows = replays[method.name].samples
+            expected = [OWN_TASK.walk(one, method, "") for one in OWN_TASK.documents]
+            assert list(zip(rows.exit, rows.parsed, strict=True)) == [
+                (exit, text or None) for exit, text, _ in expected
+            ]
+            assert list(rows.output_tokens) == [sum(call["output_tokens"] for call in calls) for *_, calls in expected]
+            scores = [float(text == "red") for _, text, _ in expected]
+            assert list(rows.score) == scores if is_scored else rows.score.isna().all()
+        assert sum("score" in sentence for sentence in sentences) == (0 if is_scored else 2)
+
+
+def test_a_method_that_cannot_be_replayed_is_named_with_the_calls_that_are_missing(tmp_path: Path) -> None:
+    OWN_TASK.write(tmp_path, "mai", "")
+    (sentence,) = Runs.read([tmp_path]).add_replays([METHODS["own_thinking"]], [0.5])
+    assert "own_thinking" in sentence and "large.think on 0 of 5" in sentence and "results.json" in sentence
+    assert "large.task" not in sentence
 
 
 def test_methods_are_replayed_once_for_each_pair_transfer_and_rule_of_agreement(tmp_path: Path) -> None:

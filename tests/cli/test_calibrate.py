@@ -299,6 +299,29 @@ def test_images_are_the_units_and_unknown_ones_are_refused(tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize(
+    ("loss", "kinds"), [("answers", "mai full_rt large_r"), ("score", "large full_rt"), ("score", "mai full_rt")]
+)
+def test_a_threshold_for_a_task_of_ones_own_is_that_of_a_benchmark_with_the_same_answers(
+    tmp_path: Path, capsys: Any, monkeypatch: Any, task_manager: Any, loss: str, kinds: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    documents = [*world(320).documents, replace(RIGHT, small="blue", thought="blue")]  # MAI transfers the last one
+    documents = [replace(one, fields=(("images", [f"{index}"]),)) for index, one in enumerate(documents)]
+    chosen = {}
+    for name, suffix in (("mytask", ""), ("shapes", "s")):
+        for kind in kinds.split():
+            World(name, documents).write(tmp_path / name / kind, kind, suffix)
+        given = ("--method", "mai_confidence_direct", "--loss", loss, "--output", f"{name}.json")
+        code, _, err = run_command(capsys, "calibrate", name, *given)
+        if (name, kinds, loss) == ("mytask", "mai full_rt", "score"):  # no run has scored each short answer
+            assert code == 1 and "large" in err and "--loss answers" in err
+            return
+        assert code == 0, err
+        chosen[name] = json.loads(Path(f"{name}.json").read_text())["methods"]["mai_confidence_direct"]["benchmarks"]
+    assert chosen["mytask"]["mytask"] == chosen["shapes"]["shapes"]
+
+
+@pytest.mark.parametrize(
     ("options", "named"),
     [
         (["alone"], "full_rt"),

@@ -63,16 +63,17 @@ class World:
     def write(
         self, folder: Path, method: str | Method, suffix: str = "s", time: str = "20260101_000000", **more: Any
     ) -> Path:
-        """Write the run of a method on the task `<benchmark>_<suffix>`. Returns the results file."""
+        """Write the run of a method on the task `<benchmark>_<suffix>`; without a suffix, it is a task of one's own.
+        Returns the results file."""
         return write_run(
             folder,
-            f"{self.benchmark}_{suffix}",
+            f"{self.benchmark}_{suffix}".rstrip("_"),
             [self.line(doc_id, one, method, suffix) for doc_id, one in enumerate(self.documents)],
             time=time,
             method=method,
             models=self.models,
             options=self.options,
-            mai={"benchmark": self.benchmark, "variant": suffix},
+            mai={"benchmark": self.benchmark, "variant": suffix} if suffix else None,
             **more,
         )
 
@@ -203,9 +204,11 @@ def write_run(
     model_args: str = "pair=pair.yaml",
     wall_s: float | None = 9.0,
     number: int | None = None,
+    metrics: Sequence[str] = ("score",),
 ) -> Path:
     """Write the files of one run with one task. Returns the results file. Without `method`, the run is not ours.
-    `wall_s`: None: lmms-eval has no time. `number`: documents that lmms-eval evaluated."""
+    `wall_s`: None: lmms-eval has no time. `number`: documents that lmms-eval evaluated. `metrics`: those of the
+    task."""
     lines = list(lines)
     of_run = about(named(method), models or {}, options or {}) if method else {}
     for counts in (one["token_counts"][0] for one in lines if method):
@@ -220,7 +223,13 @@ def write_run(
     results = {
         "results": {task: {"alias": task}},
         "group_subtasks": {task: []},
-        "configs": {task: {"task": task, "metadata": {"version": 0.1, **({"mai": mai} if mai else {})}}},
+        "configs": {
+            task: {
+                "task": task,
+                "metric_list": [{"metric": name, "aggregation": "mean"} for name in metrics],
+                "metadata": {"version": 0.1, **({"mai": mai} if mai else {})},
+            }
+        },
         "n-samples": {task: {"original": number, "effective": number}},
         "config": {"model": model, "model_args": model_args, "gen_kwargs": ""},
         **({} if wall_s is None else {"throughput": {"total_elapsed_time": wall_s}}),

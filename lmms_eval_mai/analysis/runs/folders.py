@@ -18,8 +18,8 @@ from lmms_eval_mai.analysis.runs.records import BROKEN, TRACES, prompt_of_trace,
 from lmms_eval_mai.analysis.runs.setups import Setup, setup_of, setup_of_other
 from lmms_eval_mai.contract import SIDES, Side
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, AgreementRules
-from lmms_eval_mai.method.benchmarks import GENERIC
+from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, AgreementRules, Benchmark
+from lmms_eval_mai.method.benchmarks import GENERIC, benchmark_of
 from lmms_eval_mai.method.methods import LARGE
 from lmms_eval_mai.method.prompts import VARIANTS
 from lmms_eval_mai.plugin import RESULTS
@@ -50,6 +50,10 @@ class FinishedRun:
     """Time of answering. None: not known for this task, or calls of the task are shared."""
     engines: Mapping[Side, str] = field(default_factory=dict)
     """The engine of each model with its version and precision."""
+    metrics: tuple[str, ...] = ()
+    """The metrics of the task, the main one first."""
+    is_other_task: bool = False
+    """Whether the task is not one of this package: it has a prompt of its own and general rules of agreement."""
     is_part: bool = False
     """Whether `--limit` or `--offset` has left documents out."""
     is_replay: bool = False
@@ -58,6 +62,17 @@ class FinishedRun:
     @property
     def documents(self) -> int:
         return len(self.samples)
+
+    @property
+    def rules_of_task(self) -> Benchmark:
+        """How answers are read, compared and scored."""
+        return GENERIC if self.is_other_task else benchmark_of(self.benchmark)
+
+    @property
+    def replay_setup(self) -> Setup:
+        """The setup of the methods that are replayed with the calls of this run."""
+        setup = self.setup.replay_setup
+        return replace(setup, variant=None) if self.is_other_task else setup
 
     @property
     def is_from_traces(self) -> bool:
@@ -128,6 +143,8 @@ def _run(file: Path, task: str, results: Line) -> FinishedRun:
         ours=results["config"].get("model") == "mai_cascade",
         **samples_and_calls([], [])._asdict(),
         wall_s=(results.get("throughput") or {}).get("total_elapsed_time") if len(results["results"]) == 1 else None,
+        metrics=tuple(metric["metric"] for metric in results["configs"][task].get("metric_list") or ()),
+        is_other_task=not mai,
         is_part=bool(results["config"].get("limit") or results["config"].get("offset")),
     )
 
@@ -156,7 +173,7 @@ def _read_samples(run: FinishedRun) -> tuple[Frames, Line, dict[str, int]]:
     rows: dict[int, tuple[Line, list[Line]]] = {}
     broken = earlier = 0
     trace: Line = {}
-    for record in records(run.samples_file):
+    for record in records(run.samples_file, run.metrics):
         if record is None:
             broken += 1
             continue

@@ -48,18 +48,19 @@ class Record:
         return self.trace.get("calls") or ()
 
 
-def records(file: Path) -> Iterator[Record | None]:
-    """Yield one line of a samples file, or of a file of traces, after another; None for a line that cannot be read."""
+def records(file: Path, metrics: Sequence[str]) -> Iterator[Record | None]:
+    """Yield one line of a samples file, or of a file of traces, after another; None for a line that cannot be read.
+    `metrics`: those of the task, the first of which is a line's score if it is a number of 0 to 1."""
     with file.open("rb") as lines:
         for text in filter(bytes.strip, lines):
             try:
                 line = json.loads(text.decode("utf-8-sig"))
-                yield _record(_as_samples_line(line) if file.name.endswith(TRACES) else line)
+                yield _record(_as_samples_line(line) if file.name.endswith(TRACES) else line, metrics)
             except BROKEN:
                 yield None
 
 
-def _record(line: Line) -> Record:
+def _record(line: Line, metrics: Sequence[str]) -> Record:
     """Return the answer of a line; of repeats (`-n`) the first. Raises what a broken line raises."""
     counts = line.get("token_counts") or [None]
     trace: Line = counts[0] if isinstance(counts, list) and counts[0] else {}
@@ -68,7 +69,7 @@ def _record(line: Line) -> Record:
     row = {
         "doc_id": int(line["doc_id"]),
         "target": str(line["target"]),
-        "score": number(_score(line)),
+        "score": number(_score(line, metrics)),
         "predicted": _label(labels["prediction"]) if isinstance(labels, dict) else None,
         "gold": _label(labels["ground_truth"]) if isinstance(labels, dict) else None,
         "group": math.nan if index is None else index % CIRCULAR,
@@ -82,10 +83,10 @@ def _label(text: str | None) -> str:
     return text if text in ("yes", "no") else "other"
 
 
-def _score(line: Line) -> float | None:
+def _score(line: Line, metrics: Sequence[str]) -> float | None:
     """Return the score of a sample, 0 to 1, by the results of its task's scorer. None: no score is known."""
     pope_scores = (value.get("score") for value in line.values() if isinstance(value, dict))
-    for value in (*map(line.get, SCORES), *pope_scores):
+    for value in (*map(line.get, (*metrics, *SCORES)), *pope_scores):
         if isinstance(value, int | float) and 0 <= value <= 1:
             return float(value)
     if isinstance(row := line.get("gpt_eval_score"), dict) and "prediction" in row:

@@ -16,7 +16,6 @@ import pandas as pd
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.setups import Setup
 from lmms_eval_mai.contract import SIDES
-from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import Method, Stop
 from lmms_eval_mai.method.walk import AskCalls, Verifier, calls_of, walk
 
@@ -24,6 +23,12 @@ from lmms_eval_mai.method.walk import AskCalls, Verifier, calls_of, walk
 def call_names(method: Method, setup: Setup) -> dict[str, AskCalls]:
     """Return the calls of each `Ask` of a method by its name."""
     return {ask.name: calls_of(ask, method, setup.variant, setup.two_stage, setup.think) for ask in method.asks}
+
+
+def names_of_calls(run: FinishedRun, *methods: Method) -> list[str]:
+    """Return the names of all calls that methods make on the documents of a run, in their order."""
+    made = [call for method in methods for call in call_names(method, run.replay_setup).values()]
+    return [str(name) for calls in made for name in (calls.thinking, calls.answer)]
 
 
 @functools.cache
@@ -38,7 +43,7 @@ def named_calls(run: FinishedRun) -> pd.DataFrame:
     final = documents.exit.map({stop.exit: str(answers[stop.answer].answer) for stop in run.setup.method.stops})
     if run.setup.family == "alone":  # its exit has any name
         final = names.groupby(calls.doc_id).transform("last")
-    benchmark = benchmark_of(run.benchmark)
+    benchmark = run.rules_of_task
     scores = [benchmark.score_of(*pair) for pair in zip(calls.parsed, documents.target, strict=True)]
     is_final = names.to_numpy() == final.to_numpy()
     return calls.assign(name=names, score=np.where(is_final, documents.score, np.array(scores, dtype=float)))
@@ -65,7 +70,9 @@ def joined_calls(run: FinishedRun, others: Iterable[FinishedRun], small: str, la
             is_used &= ~calls.name.str.contains("native")
         used = calls[is_used]
         parts.append(used.assign(name=used.side.map(roles) + used.name.str.replace(r"^\w+", "", regex=True)))
-    return pd.concat(parts, ignore_index=True).drop_duplicates(["doc_id", "name"])
+    calls = pd.concat(parts, ignore_index=True)
+    calls = calls.iloc[calls.score.isna().argsort(kind="stable")]  # of another task, only final answers have a score
+    return calls.drop_duplicates(["doc_id", "name"]).reset_index(drop=True)
 
 
 class FinishedCall(NamedTuple):
@@ -80,17 +87,20 @@ class FinishedCall(NamedTuple):
 
 def replay(run: FinishedRun, calls: pd.DataFrame, method: Method, threshold: float | None = None) -> FinishedRun | None:
     """Return what a method would have done on the documents of a run, with its rules of agreement, as a run without
-    times. None: a call is missing. `calls`: those of `joined_calls`. `threshold`: of stops without one of their own."""
-    setup = run.setup.replay_setup
-    names, verifier = call_names(method, setup), Verifier(benchmark_of(run.benchmark), run.rules, threshold or 1.0)
+    times. Without a score, if only the task's own metric can score some of its answers. None: a call is missing.
+    `calls`: those of `joined_calls`. `threshold`: of stops without one of their own."""
+    setup, task = run.replay_setup, run.rules_of_task
+    names, verifier = call_names(method, setup), Verifier(task, run.rules, threshold or 1.0)
     finished = _by_document(run, calls).values()
     rows = [_replayed(method, verifier, names, document_calls) for document_calls in finished]
     if not rows or any(row is None for row in rows):
         return None
     numbers = {"score": float, "output_tokens": float}
     documents = pd.DataFrame(rows, run.samples.index, dtype=object).astype(numbers)
-    if documents[[*numbers]].isna().any(axis=None):
+    if documents.output_tokens.isna().any() or (task.score is not None and documents.score.isna().any()):
         return None
+    if documents.score.isna().any():  # those that are known are not a fair part
+        documents["score"] = np.nan
     for number, stop in enumerate(method.stops):
         if stop.sure:
             reached = documents.index[~documents.exit.isin(method.exits[:number])]

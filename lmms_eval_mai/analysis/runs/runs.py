@@ -1,6 +1,7 @@
 """All runs of a report by benchmark and setup: finding them, their names, scores, costs and comparisons."""
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePath
@@ -15,7 +16,7 @@ from lmms_eval_mai.analysis.report import Column, Row
 from lmms_eval_mai.analysis.runs import metrics
 from lmms_eval_mai.analysis.runs.folders import FinishedRun, read_runs
 from lmms_eval_mai.analysis.runs.metrics import Clusters, Comparison
-from lmms_eval_mai.analysis.runs.replay import joined_calls, named_calls, replay
+from lmms_eval_mai.analysis.runs.replay import joined_calls, named_calls, names_of_calls, replay
 from lmms_eval_mai.analysis.runs.setups import FAMILIES, NAMES, MethodFamily, Options, Setup
 from lmms_eval_mai.contract import SIDES, Side, Variant
 from lmms_eval_mai.errors import ArgumentError
@@ -136,20 +137,33 @@ class Runs:
 
     def add_replays(self, methods: Sequence[Method], thresholds: Sequence[float]) -> Iterator[str]:
         """Add the result of each method at each threshold, for each pair on each benchmark. Yields a sentence for each
-        one that cannot be replayed."""
-        runs = self.replayable("cascade", "solo", "full_rt", "alone")
-        for method in methods:
+        one that cannot be replayed, or whose score is not known."""
+        runs = self.replayable("cascade", "solo", "full_rt", "alone", is_scored=False)
+        for run, method in itertools.product(runs, methods):
             for threshold in thresholds if method.needs_threshold else [None]:
-                replays = [made for run in runs if (made := self.replay(run, method, threshold)) is not None]
-                for made in replays:
-                    self.add(made)
-                if not replays:
-                    asked = ", ".join(ask.name for ask in method.asks)
-                    shown = method.name + (f",min_confidence={threshold:g}" if threshold else "")
+                made = self.replay(run, method, threshold)
+                shown = method.name + (f",min_confidence={threshold:g}" if threshold else "")
+                if made is None:
                     yield (
-                        f"method={shown} cannot be replayed: its calls ({asked}) are not all in these runs of one "
-                        "pair, on the same documents, with the same decoding."
+                        f"{run.file}: method={shown} cannot be replayed on its documents. The runs of its models, with "
+                        f"the same decoding, have {self.what_is_missing(run, method)}."
                     )
+                    continue
+                self.add(made)
+                if made.samples.score.isna().any():
+                    yield (
+                        f"{run.file}: the score of method={shown} is not known, because only the task's own metric can "
+                        "score its answers, and no run has all of them as its final ones: add runs of large, large_r "
+                        "and full_rt."
+                    )
+
+    def what_is_missing(self, run: FinishedRun, *methods: Method) -> str:
+        """Return which calls of these methods not all documents of a run have, in words."""
+        calls = self.calls(run)
+        found, names = calls.groupby("name").doc_id.nunique(), dict.fromkeys(names_of_calls(run, *methods))
+        counts = {name: found.get(name, 0) for name in names}
+        lacking = [f"{name} on {count} of {run.documents}" for name, count in counts.items() if count < run.documents]
+        return ", ".join(lacking) or "no probability of an answer"
 
     def _calls(self, run: FinishedRun) -> pd.DataFrame:
         """Return all calls on the documents of a run with its models."""
@@ -255,7 +269,7 @@ def _roles(runs: Sequence[FinishedRun]) -> dict[str, Side]:
 def same_documents_and_models(first: FinishedRun, second: FinishedRun) -> bool:
     """Return whether the second run has the benchmark, the models, the prompts and the decoding of the first one, so
     that a replay on the first one is that on the second one. It may have no small model."""
-    a, b = first.setup.replay_setup, second.setup.replay_setup
+    a, b = first.replay_setup, second.replay_setup
     same = (first.benchmark, a.model, a.variant, a.two_stage, a.decoding) == (
         (second.benchmark, b.model, b.variant, b.two_stage, b.decoding)
     )
@@ -289,11 +303,12 @@ def _clusters(runs: Sequence[FinishedRun]) -> Clusters | None:
 
 
 def short_answer_replays(run: FinishedRun) -> Iterator[FinishedRun]:
-    """Yield the runs that are inside another one: each model with the Simple prompt. Their answers are scored here."""
+    """Yield the runs that are inside another one: each model with the Simple prompt. Their answers are scored here, so
+    those of another task are left out."""
     if run.setup.family == "alone" or not run.ours:
         return
     for side in SIDES:
         method = Method(side, (Ask(side, "simple"), Stop(side, f"{side}.simple")))
         made = replay(run, named_calls(run), method)
-        if made is not None:
+        if made is not None and made.samples.score.notna().all():
             yield made

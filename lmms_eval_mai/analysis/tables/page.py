@@ -139,7 +139,7 @@ def shown_runs(runs: Runs) -> list[FinishedRun]:
 def samples(run: FinishedRun, images: Mapping[int, int]) -> list[dict[str, Any]]:
     """Return each answer of a run with its question and its calls, by document. `images`: document -> the number of its
     image in the block of images."""
-    by_document = {record.row["doc_id"]: _sample(record) for record in records(run.samples_file) if record}
+    by_document = {record.row["doc_id"]: _sample(record) for record in records(run.samples_file, run.metrics) if record}
     return [sample | {"image": images.get(doc_id)} for doc_id, sample in sorted(by_document.items())]
 
 
