@@ -1,7 +1,7 @@
 # make check     - install into .venv; linters, types, documentation and all fast tests, in less than a minute
 # make test      - install into .venv; the same and the slow tests, with coverage, in 6 to 16 minutes
 # make test-long - install into .venv; the tests that take longest, and properties with more examples
-# make demo      - install into .venv and evaluate the demo pair on 200 documents of shapes, on real vLLM (demo-full: 3,000)
+# make demo      - install into .venv and compare the methods on 200 documents of shapes, on real vLLM (demo-full: 3,000)
 # All of them reuse .venv. Its installation takes half a minute to a minute with a fast registry. With
 # PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu it downloads torch's CPU build, which is smaller.
 
@@ -49,12 +49,11 @@ test-long: env
 # The first 200 of the 3,000 documents; demo-full runs them all. The engines of the pair start once for all methods.
 demo: LIMIT := --limit 200
 demo-full: LIMIT :=
-demo demo-full: RUNS := reproduce --pair demo --benchmarks shapes --tables 8,10 --output_path out/demo $(LIMIT)
+demo demo-full: RUNS := compare --pair demo --tasks shapes_s --output_path out/demo $(LIMIT)
 demo demo-full: env
 	@rm -rf out/demo
 	@$(PY) -m lmms_eval_mai $(RUNS)
-	@echo "A cascade of your own, with the calls that are made already:"
-	@echo ".venv/bin/lmms-eval-mai $(RUNS) --methods examples/large_first.yaml"
+	@echo "A cascade of your own beside them: .venv/bin/lmms-eval-mai $(RUNS) --methods examples/large_first.yaml"
 
 clean:
 	rm -rf $(WORK) out build dist *.egg-info .coverage .coverage.*

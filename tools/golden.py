@@ -33,7 +33,7 @@ RUNS: dict[str, tuple[str, str]] = {
     "short_limit": ("shapes_s", f"{PAIR},max_new_tokens=8"),
     "sparse": ("shapes_s", f"{PAIR},engine=transformers,method=full_rt,transfer=sparse,sparse_layer=0.5"),
 }
-"""Name -> the task and the model arguments. Besides them, `reproduce` runs each model alone with each prompt, Full RT,
+"""Name -> the task and the model arguments. Besides them, `compare` runs each model alone with each prompt, Full RT,
 MAI, MAI by confidence, and own thinking."""
 CHATS: tuple[dict[str, Any], ...] = ({}, {"method": "full_rt"}, {"method": "large", "think": "R"}, {"think": "E"})
 """How the server is asked: the field `mai` of its requests."""
@@ -59,7 +59,7 @@ def run(commands: Path, name: str, *arguments: str) -> str:
 def make(commands: Path, folder: Path, limit: int) -> None:
     """Write the golden files of one version."""
     pair = ("--pair", "demo", "--benchmarks", "shapes", "--model_args", "dtype=float32", "--limit", str(limit))
-    run(commands, "lmms-eval-mai", "reproduce", *pair, "--tables", "6,7,8,10", "--output_path", str(folder / "runs"))
+    run(commands, "lmms-eval-mai", "compare", *pair, "--tables", "6,7,8,10", "--output_path", str(folder / "runs"))
     for name, (task, arguments) in RUNS.items():
         given = ("--tasks", task, "--model_args", arguments, "--limit", str(limit), "--log_samples")
         run(commands, "lmms-eval", "--model", "mai_cascade", *given, "--output_path", str(folder / "runs" / name))

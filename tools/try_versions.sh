@@ -24,7 +24,7 @@ RESUME=(tests/run/test_resume_on_vllm.py)
 # The files with fast tests that need vLLM, and those of tools, which are only tried with the versions of setup_env.sh.
 WITHOUT_VLLM=(--ignore-glob="tests/engines/test_vllm*" --ignore=tests/tools --ignore=tests/experiments
     --ignore=tests/cli/test_ask.py
-    --ignore=tests/cli/test_doctor.py --ignore=tests/analysis/reproduce/test_command.py --ignore=tests/run/test_decoding.py)
+    --ignore=tests/cli/test_doctor.py --ignore=tests/analysis/compare/test_command.py --ignore=tests/run/test_decoding.py)
 export HF_HUB_OFFLINE=1
 
 try() { # NAME COMMAND...: prints "ok" or "FAILED", and the numbers of pytest

@@ -1,5 +1,5 @@
 """Looks at finished runs: from lmms-eval's output folders to two frames of samples and calls, to tables, a page and a
-threshold. The runner never imports this package; of the commands, only `report`, `calibrate` and `reproduce` do.
+threshold. The runner never imports this package; of the commands, only `report`, `calibrate` and `compare` do.
 
 To add a table, write a function that gets the `Runs` and yields tables, and list it in `tables/build.py`.
 """

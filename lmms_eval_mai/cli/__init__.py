@@ -25,7 +25,7 @@ from lmms_eval_mai.errors import MaiError
 COMMANDS = {
     "doctor": "show what an lmms-eval command would start, and what is in its way",
     "ask": "answer one question and print every call",
-    "reproduce": "make all runs of the paper's tables in one process",
+    "compare": "run several methods on your task, and report which of them pays",
     "report": "compare finished runs, with the paper's tables on request",
     "calibrate": "choose the threshold of a method by your own documents",
     "serve": "answer chat requests over HTTP",

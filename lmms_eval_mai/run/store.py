@@ -1,8 +1,8 @@
 """The call store: every finished call is on the disk before its answer is used.
 
-A stopped run is resumed with it: the same command finds its calls here. `reproduce` keeps one store for all its runs,
-so a greedy call that several runs need is made once. A run also finds the greedy calls of stopped runs with the same
-models and another method.
+A stopped run is resumed with it: the same command finds its calls here. `compare` keeps one store for all its runs.
+They may share it, so that a greedy call that several runs need is made once. A single run also finds the greedy calls
+of stopped runs with the same models and another method.
 
 A store is one file of JSON lines, one line for each call and for each finished sample. A call is found by a digest of
 everything that can change its answer: engine, checkpoint, arguments, prompt with the hashes of its images, decoding.
@@ -69,12 +69,21 @@ def digest_of(*parts: Any) -> str:
 class Store:
     """The finished calls of a run. `find`, `add` and `add_sample` run on an event loop."""
 
-    def __init__(self, path: Path, rank: int = 0, world_size: int = 1, others: Collection[Path] = ()) -> None:
-        """Open or create the file. `path`: without its suffix. `others`: files of other runs, whose greedy calls are
-        shared. Raises `StoreError` if the file cannot be written, or if another run writes it."""
+    def __init__(
+        self,
+        path: Path,
+        rank: int = 0,
+        world_size: int = 1,
+        others: Collection[Path] = (),
+        shares_calls: bool = True,
+    ) -> None:
+        """Open or create the file. `path`: without its suffix. `others`: files of other runs. `shares_calls`: whether
+        a run finds the greedy calls of other runs. Raises `StoreError` if the file cannot be written, or if another
+        run writes it."""
         self.path = path.with_name(f"{path.name}-{rank}of{world_size}.jsonl")
         self.run_name = ""
-        """The name of the run that makes the next calls. Runs with names share their calls."""
+        """The name of the run that makes the next calls."""
+        self._shares_calls = shares_calls
         self.models: Mapping[Side, str] = {}
         """The digest of each engine's identity."""
         self._made: dict[tuple[str, CallKey, str], _Line] = {}
@@ -125,7 +134,7 @@ class Store:
         line = self._made.get((self.run_name, prompt.key, digest))
         if line is not None:
             return await asyncio.to_thread(_call_at, line, prompt.key)
-        line = self._shared.get(digest) if sampling.temperature == 0 else None
+        line = self._shared.get(digest) if self._shares_calls and sampling.temperature == 0 else None
         if line is None or line.run_name == self.run_name:
             return None
         call = await asyncio.to_thread(_call_at, line, prompt.key)

@@ -17,7 +17,7 @@ except SystemExit:
 """
 
 
-@pytest.mark.parametrize("command", ["doctor", "ask", "reproduce", "calibrate", "serve"])
+@pytest.mark.parametrize("command", ["doctor", "ask", "compare", "calibrate", "serve"])
 def test_help_imports_nothing_slow(command: str) -> None:
     done = subprocess.run([sys.executable, "-c", HELP, command], capture_output=True, text=True, timeout=100)
     assert f"usage: lmms-eval-mai {command}" in done.stdout and done.stderr.strip() == ""
@@ -30,8 +30,8 @@ def test_help_imports_nothing_slow(command: str) -> None:
         (["ask"], "--question"),
         (["doctor", "--model_arg", "x"], "--model_args"),
         (["serve", "--max-queue", "3"], "--max_queue?"),
-        (["reproduce", "--paper", "qwen"], "--output_path"),
-        (["reproduce", "--paper", "gpt", "--output_path", "x"], "--paper"),
+        (["compare", "--paper", "qwen"], "--output_path"),
+        (["compare", "--paper", "gpt", "--output_path", "x"], "--paper"),
         (["calibrate", "--max_loss", "1"], "DIR"),
         (["calibrate", "x", "--looks=2"], "--confidence"),
     ],

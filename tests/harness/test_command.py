@@ -150,7 +150,7 @@ def test_the_end_of_a_process_removes_the_store_unless_an_exception_or_a_command
         (["/bin/lmms-eval", "--tasks", "pope_s"], None, 1),
         (["/site-packages/lmms_eval/__main__.py", "eval", "--config=one.yaml"], "lmms_eval", 1),
         (["lmms-eval", "--config", "two.yaml", "--limit", "1"], None, 2),
-        (["/bin/lmms-eval-mai", "reproduce"], None, 0),
+        (["/bin/lmms-eval-mai", "compare"], None, 0),
         (["/site-packages/lmms_eval/tui/cli.py"], "lmms_eval.tui", 0),
         (["evaluate.py", "--config", "two.yaml"], None, 0),
     ],

@@ -35,8 +35,8 @@ def call(doc_id: int = 0, **fields: Any) -> Call:
     return Call("Yes \u2028", "stop", 9, 0, 1, 0.0, 0.1, 0.2, key=key(doc_id), **fields)
 
 
-def opened(folder: Path, run: str = "") -> Store:
-    store = Store(folder / "x")
+def opened(folder: Path, run: str = "", shares_calls: bool = True) -> Store:
+    store = Store(folder / "x", shares_calls=shares_calls)
     store.run_name, store.models = run, {"small": "s", "large": "l"}
     return store
 
@@ -110,6 +110,14 @@ def test_only_a_greedy_call_of_another_run_is_shared(tmp_path: Path) -> None:
         assert (other_document is not None) == shares and (other_document is None or other_document.key == key(7))
         assert (found(store, prompt(), sampled) is not None) == finds_sampled
         assert found(store, prompt(text="of a run without a name")) is None
+        store.close()
+
+
+def test_runs_that_share_no_calls_find_only_their_own(tmp_path: Path) -> None:
+    written(tmp_path, (prompt(), call()), run="first")
+    for run, expected in (("first", call()), ("second", None)):
+        store = opened(tmp_path, run, shares_calls=False)
+        assert found(store, prompt()) == expected
         store.close()
 
 

@@ -1,4 +1,4 @@
-"""The command `lmms-eval-mai reproduce`: its refusals, and its runs on scripted engines beside single commands."""
+"""The command `lmms-eval-mai compare`: its refusals, and the runs of a table on scripted engines beside single ones."""
 
 import random
 import re
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.compare import RUNS, arguments, finished_run, shared_calls, without_marks
 from support.own_command import refusal, run_command, run_lmms_eval
 from support.processes import Command, scripts, strike
-from support.reproduce import RUNS, arguments, finished_run, shared_calls, without_marks
 
 ROWS = 12
 
@@ -65,7 +65,7 @@ def test_runs_are_equal_to_those_of_the_printed_single_commands(
     undisturbed: Path, model_args: dict[str, str], in_drawn_data: Path, tmp_path: Path, capsys: Any
 ) -> None:
     _, text, _ = run_command(capsys, *arguments(model_args, tmp_path / "single", "--dry-run"))
-    assert text.endswith("# 6 runs\n")
+    assert text.splitlines()[-1].startswith("# 6 runs")
     commands = [shlex.split(line) for line in text.split("\n") if line.startswith("lmms-eval ")]
     assert len(commands) == len(RUNS) and not (tmp_path / "single").exists()
     for name, command in list(zip(RUNS, commands, strict=True))[-2:]:  # MAI, and the method of the user
@@ -100,7 +100,7 @@ def refused(capsys: Any, tmp_path: Path) -> Any:
     output = tmp_path / "out"
 
     def run(*given: str) -> str:
-        message = refusal(capsys, "reproduce", "--output_path", output, *given)
+        message = refusal(capsys, "compare", "--output_path", output, *given)
         assert not output.exists()
         return message
 
@@ -110,7 +110,12 @@ def refused(capsys: Any, tmp_path: Path) -> Any:
 @pytest.mark.parametrize(
     ("given", "option"),
     [
-        ("--pair demo", "--benchmarks"),
+        ("--pair demo", "--tasks"),
+        ("--pair demo --tasks shapes_s --tables 10", "--tables"),
+        ("--pair demo --tasks shapes_s --benchmarks shapes", "--benchmarks"),
+        ("--pair demo --tasks shapes_s --min_confidence 2", "min_confidence=2"),
+        ("--pair demo --tasks shapes_s --methods mia", "method=mia"),
+        ("--paper qwen --tasks shapes_s", "--tasks"),
         ("--pair demo --benchmarks shapes --limit 0", "--limit 0"),
         ("--pair demo --benchmarks shapes --tables 10,12", "--tables 10,12"),
         ("--paper qwen --pair demo", "--pairs"),

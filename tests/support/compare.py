@@ -23,7 +23,7 @@ def arguments(scripts: dict[str, str], output: Path, *more: str) -> list[str]:
         method.write_text(THINK_FIRST)
     model_args = ",".join(f"{name}={value}" for name, value in scripts.items())
     chosen = ["--benchmarks", "pope", "--tables", "10", "--model_args", model_args, "--methods", str(method)]
-    return ["reproduce", *chosen, "--output_path", str(output), *more]
+    return ["compare", *chosen, "--output_path", str(output), *more]
 
 
 def finished_run(folder: Path) -> dict[str, Any]:

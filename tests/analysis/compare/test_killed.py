@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.compare import RUNS
 from support.processes import DEMO_DOCUMENTS, Command, strike
-from support.reproduce import RUNS
 
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.method.methods import MAI, MAI_CONFIDENCE
@@ -27,7 +27,7 @@ def start(folder: Path) -> Command:
     # fp32: in bf16 a batch of other calls can change a rounding, and with it a greedy token.
     given = ("--pair", "demo", "--benchmarks", "shapes", "--tables", "10", "--model_args", "dtype=float32")
     more = ("--limit", str(DEMO_DOCUMENTS), "--output_path", str(folder / "out"))
-    return Command(folder, folder / "log.txt", "reproduce", *given, *more, name="lmms-eval-mai")
+    return Command(folder, folder / "log.txt", "compare", *given, *more, name="lmms-eval-mai")
 
 
 def on_disk(file: Path) -> Seconds:

@@ -1,21 +1,21 @@
-"""The runs that the chosen tables need, in their order, and the lmms-eval command that is equivalent to a run."""
+"""The runs of the chosen methods, in their order, and the lmms-eval command that is equivalent to a run."""
 
 import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.analysis.reproduce.table_runs import ALONE, WITH_THRESHOLD, methods_on_tasks
-from lmms_eval_mai.contract import SIDES, EngineConfig
+from lmms_eval_mai.analysis.compare.table_runs import ALONE, BASELINES, WITH_THRESHOLD, methods_on_tasks
+from lmms_eval_mai.contract import SIDES, CallPrompt, EngineConfig
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.engines.vllm.configuration import PERFORMANCE_ARGUMENTS
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
-from lmms_eval_mai.method.methods import FULL_RT, MAI, METHODS, Method
+from lmms_eval_mai.method.methods import MAI, METHODS, Method
 from lmms_eval_mai.plugin import MODEL_ID, RESULTS
 from lmms_eval_mai.redaction import redacted
 from lmms_eval_mai.run import calibration
@@ -32,20 +32,21 @@ class Models:
     name: str
     """Name of the pair, and of its folder."""
     tables: tuple[int, ...]
-    """The tables that need runs of these models."""
+    """The paper's tables that need runs of these models. Empty: none do."""
     arguments: Mapping[str, Any]
     """The model arguments of the runs that use both models, without `method`."""
     config: Config
     """The configuration of MAI."""
-    user_methods: tuple[Method, ...] = ()
+    given_methods: tuple[Method, ...] = ()
+    """Those that the user has named."""
 
     @property
     def more(self) -> list[Method]:
-        """The methods that the paper does not have: those for which there is a threshold, and the user's."""
+        """The methods for which there is a threshold, and those that the user has named."""
         given = self.arguments.get("min_confidence", self.config.min_confidence)
         names = calibration.read(given).methods if isinstance(given, str) else () if given is None else METHODS
         known = [method for method in WITH_THRESHOLD if method.name in names]
-        return [*(known if 10 in self.tables else ()), *self.user_methods]
+        return [*(known if 10 in self.tables or not self.tables else ()), *self.given_methods]
 
     def arguments_of(self, method: Method) -> dict[str, Any]:
         """Return the model arguments of a run, without those that its method cannot use. A model alone never thinks by
@@ -66,12 +67,7 @@ class PlannedRun:
 
     models: Models
     method: Method
-    suffix: str
-    benchmark: str
-
-    @property
-    def task(self) -> str:
-        return f"{self.benchmark}_{self.suffix}"
+    task: str
 
     @property
     def name(self) -> str:
@@ -137,7 +133,7 @@ def _that_matter(model_args: str) -> dict[str, Any]:
 
 
 def read_models(
-    pairs: Mapping[str, tuple[int, ...]], given: Mapping[str, Any], user_methods: Sequence[Method] = ()
+    pairs: Mapping[str, tuple[int, ...]], given: Mapping[str, Any], given_methods: Sequence[Method] = ()
 ) -> list[Models]:
     """Return the models of each pair. `pairs`: pair -> its tables; the pair "" is that of the model arguments `given`.
     Raises `ArgumentError`."""
@@ -148,37 +144,43 @@ def read_models(
         arguments = {"pair": pair, **given} if pair else dict(given)
         name = Path(str(arguments["pair"])).stem if "pair" in arguments else "models"
         mai_arguments = {key: value for key, value in arguments.items() if key != "min_confidence"}
-        models = Models(name, tables, arguments, parse({**mai_arguments, "method": MAI}), tuple(user_methods))
-        for method in (*ALONE.values(), FULL_RT, MAI, *models.more):
+        models = Models(name, tables, arguments, parse({**mai_arguments, "method": MAI}), tuple(given_methods))
+        for method in (*BASELINES, *models.more):
             parse(models.arguments_of(method))
         found.append(models)
-    for what, named in (("pairs", found), ("methods", [*dict.fromkeys(user_methods)])):
+    for what, named in (("pairs", found), ("methods", [*dict.fromkeys(given_methods)])):
         if len({one.name for one in named}) < len(named):
             raise ArgumentError(f"--{what}: two of {', '.join(one.name for one in named)} have the same name.")
     return found
 
 
-def plan(models: Iterable[Models], benchmarks: Sequence[str]) -> list[PlannedRun]:
-    """Return the runs that the tables of each pair need. A model of two pairs runs alone once. Raises `ArgumentError`
-    if a benchmark is unknown, or if there are no runs."""
+def plan(models: Iterable[Models], tasks: Sequence[str], benchmarks: Sequence[str] = ()) -> list[PlannedRun]:
+    """Return the runs of each pair: all methods on each task, and what its tables need of each benchmark. A model of
+    two pairs runs alone once. Raises `ArgumentError` if a benchmark is unknown, or if there are no runs."""
     for name in benchmarks:
         if name not in BENCHMARKS:
             hint = did_you_mean(name, BENCHMARKS)
             raise ArgumentError(f"--benchmarks {name} is unknown: choose from {', '.join(BENCHMARKS)}.{hint}")
     planned: list[PlannedRun] = []
-    alone: list[tuple[EngineConfig, str]] = []
-    for pair in models:
-        for benchmark in benchmarks:
-            for method, suffix in methods_on_tasks(pair.tables, benchmark, pair.more):
-                run = PlannedRun(pair, method, suffix, benchmark)
-                if method in ALONE.values():
-                    engine: EngineConfig = getattr(pair.config, method.name)
-                    model = replace(engine, side="small", attention=False, native=False), run.task
-                    if model in alone:
-                        continue
-                    alone.append(model)
-                planned.append(run)
+    alone: list[tuple[EngineConfig, CallPrompt, str]] = []
+    for run in (run for pair in models for run in _runs_of(pair, tasks, benchmarks)):
+        if len(run.method.asks) == 1:
+            (ask,) = run.method.asks
+            engine: EngineConfig = getattr(run.models.config, ask.side)
+            call = replace(engine, side="small", attention=False, native=False), ask.prompt, run.task
+            if call in alone:
+                continue
+            alone.append(call)
+        planned.append(run)
     if not planned:
         names = ", ".join(benchmarks)
         raise ArgumentError(f"Nothing to run: the tables of --tables have no runs on {names}. Choose other tables.")
     return planned
+
+
+def _runs_of(pair: Models, tasks: Sequence[str], benchmarks: Sequence[str]) -> Iterator[PlannedRun]:
+    for task in tasks:
+        yield from (PlannedRun(pair, method, task) for method in dict.fromkeys((*BASELINES, *pair.more)))
+    for benchmark in benchmarks:
+        for method, suffix in methods_on_tasks(pair.tables, benchmark, pair.more):
+            yield PlannedRun(pair, method, f"{benchmark}_{suffix}")

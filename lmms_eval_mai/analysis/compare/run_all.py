@@ -1,7 +1,7 @@
 """Makes the planned runs: the engines of each pair start once and serve all its runs.
 
-A run is the evaluation that a single lmms-eval command makes, with its output folder, in this process. A call that
-another run has made is found in the call store, so `method/methods.py` alone says which calls a method makes.
+A run is the evaluation that a single lmms-eval command makes, with its output folder, in this process. The call store
+has the calls of a run that was stopped; if calls are shared, also those of the other runs.
 """
 
 import argparse
@@ -13,18 +13,21 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from lmms_eval import utils
+import datasets
+from lmms_eval import evaluator, utils
 from lmms_eval.__main__ import parse_eval_args
+from lmms_eval.api import task as task_module
 from lmms_eval.evaluator import simple_evaluate
 from lmms_eval.loggers import EvaluationTracker
 from loguru import logger
+from tqdm import tqdm
 
 from lmms_eval_mai.analysis import documents
-from lmms_eval_mai.analysis.reproduce.plan import Options, PlannedRun
+from lmms_eval_mai.analysis.compare.plan import Options, PlannedRun
 from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.harness.model import CascadeModel
 from lmms_eval_mai.harness.requests import read_requests
-from lmms_eval_mai.method.prompts import VARIANTS
 from lmms_eval_mai.plugin import MODEL_ID, RESULTS
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.engines import Engines
@@ -32,24 +35,32 @@ from lmms_eval_mai.run.store import Store
 
 
 def load_tasks(runs: Sequence[PlannedRun], options: Options, gen_kwargs: Mapping[str, Any]) -> Any:
-    """Load the documents of each benchmark, and check its task. Returns lmms-eval's task manager, which serves all
-    runs. Takes seconds. Raises `ArgumentError`."""
-    benchmarks = dict.fromkeys(run.benchmark for run in runs)
-    names = [f"{benchmark}_{suffix}" for benchmark in benchmarks for suffix in VARIANTS]
+    """Load each task with its documents, and check its runs. Returns lmms-eval's task manager, which serves all runs.
+    Takes seconds. Raises `ArgumentError`."""
+    datasets.disable_progress_bars()
+    for module in (evaluator, task_module):  # lmms-eval's progress bars are two lines for each run, and last a second
+        module.tqdm = lambda *things, **given: tqdm(*things, **{**given, "disable": True})
+    names = dict.fromkeys(run.task for run in runs)
     manager = documents.task_manager(names, options.include_path)
-    for benchmark in benchmarks:
-        task = documents.load_task(f"{benchmark}_s", manager, gen_kwargs)
+    for name in names:
+        task = documents.load_task(name, manager, gen_kwargs)
         task.build_all_requests(limit=1, rank=0, world_size=1)
-        for run in runs:
-            if run.benchmark == benchmark:
-                read_requests(task.instances[:1], run.models.config)  # refuses what cannot work
+        for run in (run for run in runs if run.task == name):
+            config = parse(run.models.arguments_of(run.method))
+            (request,) = read_requests(task.instances[:1], config)  # refuses what cannot work
+            if not run.models.tables and request.variant not in (None, "S"):
+                raise ArgumentError(
+                    f"--tasks {name} has the prompt of {request.variant}, but each method chooses its prompts: give "
+                    f"{request.benchmark.name}_s. With --model_args think=E, thinking has the prompt E."
+                )
     return manager
 
 
-def run_all(runs: Sequence[PlannedRun], tasks: Any, options: Options, output: Path) -> None:
-    """Make these runs. `tasks`: lmms-eval's task manager. `output`: the folder of all runs. Raises a `MaiError`; then
-    the same call with the runs that are not finished continues."""
-    store = Store(output / "calls")
+def run_all(runs: Sequence[PlannedRun], tasks: Any, options: Options, output: Path, shares_calls: bool) -> None:
+    """Make these runs. `tasks`: lmms-eval's task manager. `output`: the folder of all runs. `shares_calls`: whether a
+    run takes the calls that another one has made. Raises a `MaiError`; then the same call with the runs that are not
+    finished continues."""
+    store = Store(output / "calls", shares_calls=shares_calls)
     try:
         for _, model_runs in groupby(runs, key=lambda run: run.models.name):
             _run_models(list(model_runs), tasks, options, output, store)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from lmms_eval_mai.analysis import paper_numbers
-from lmms_eval_mai.analysis.reproduce.plan import Options, PlannedRun, plan, read_models
-from lmms_eval_mai.analysis.reproduce.table_runs import ALONE, DEFAULT, PAPERS, methods_on_tasks
+from lmms_eval_mai.analysis.compare.estimate import in_words
+from lmms_eval_mai.analysis.compare.plan import Options, PlannedRun, plan, read_models
+from lmms_eval_mai.analysis.compare.table_runs import ALONE, DEFAULT, PAPERS, methods_on_tasks
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import FULL_RT, MAI, MAI_CONFIDENCE, OWN_THINKING, Method
@@ -26,10 +27,11 @@ def planned(
     chosen: tuple[int, ...] = DEFAULT,
     pairs: Sequence[str] = (),
     own: Sequence[Method] = (),
+    tasks: Sequence[str] = (),
     **arguments: Any,
 ) -> list[PlannedRun]:
     given = arguments if pairs else {**SCRIPTED, **arguments}
-    return plan(read_models(dict.fromkeys(pairs or [""], chosen), given, own), benchmarks)
+    return plan(read_models(dict.fromkeys(pairs or [""], chosen), given, own), tasks, benchmarks)
 
 
 def names(found: Sequence[PlannedRun]) -> list[str]:
@@ -74,13 +76,13 @@ def test_the_pairs_of_the_paper_have_all_models_and_benchmarks_of_its_tables() -
     benchmarks = [*paper_numbers.load()["benchmarks"]]
     models = {}
     for paper, pairs in PAPERS.items():
-        found = plan(read_models(pairs, {}), benchmarks)
+        found = plan(read_models(pairs, {}), (), benchmarks)
         alone = [
             (getattr(run.models.config, side).model, run.task) for run in found if (side := run.method.name) in SIDES
         ]
         assert len(set(alone)) == len(alone)  # no model runs alone twice
         models[paper] = {name for model, _ in alone if (name := paper_numbers.family(model)) is not None}
-        assert {run.benchmark for run in found} == set(benchmarks)
+        assert {run.task.removesuffix("_s2")[:-2] for run in found} == set(benchmarks)
     assert models["qwen"] == {("Qwen3-VL", size) for size in ("2B", "4B", "8B")}
     assert models["internvl"] == {("InternVL3.5", size) for size in ("1B", "2B", "4B", "8B", "14B")}
 
@@ -111,6 +113,34 @@ def test_a_threshold_adds_runs_that_the_paper_does_not_have(
         config = parse(run.models.arguments_of(run.method))
         assert config.min_confidence == (given if run in added else None)
         assert run not in added or config.thresholds.of("shapes") == 0.7
+
+
+def test_the_work_is_estimated_by_the_output_tokens_of_the_paper_and_a_shared_call_counts_once() -> None:
+    benchmarks = [*paper_numbers.load()["benchmarks"]]
+    found = plan(read_models(PAPERS["qwen"], {}), (), benchmarks)
+    assert "114 runs" in in_words(found, None, shares_calls=True) and "34.6 million" in in_words(found, None, True)
+    own = planned((), (), tasks=("chartqa_s",))
+    small_s, large_s, large_r, small_r = (
+        paper_numbers.number(5, name, "chartqa", "tokens") or 0 for name in ("2B-S", "8B-S", "8B-R", "2B-R")
+    )
+    once = small_s + large_s + large_r + small_r + large_s  # the last one is the transfer
+    each = once + small_s + large_s + small_r + large_s  # MAI makes its own
+    for shares_calls, tokens in ((True, once), (False, each)):
+        assert f"{tokens * 2_500 / 1e6:.1f} million" in in_words(own, None, shares_calls)
+    assert "million" not in in_words(planned((), (), tasks=("mytask",)), None, False)
+
+
+def test_each_task_has_the_models_alone_and_the_methods_of_the_paper_and_with_a_threshold_those_by_confidence() -> None:
+    five = ("small", "large", "large_r", "full_rt", "mai")
+    found = planned((), (), tasks=("mytask", "shapes_s"))
+    assert names(found) == [f"{method}/{task}" for task in ("mytask", "shapes_s") for method in five]
+    more = planned((), (), tasks=("mytask",), own=[MAI, MINE], min_confidence=0.7)
+    assert names(more)[5:] == [f"{method}/mytask" for method in ("mai_confidence", "own_thinking", "mine")]
+    pairs = planned((), (), tasks=("mytask",), pairs=["qwen3vl-2b-4b", "qwen3vl-4b-8b"])
+    assert [run.name for run in pairs][5:] == [
+        f"qwen3vl-4b-8b/{method}/mytask"
+        for method in ("large", "large_r", "full_rt", "mai")  # 4B-S has run
+    ]
 
 
 MINE, CHANGED = replace(FULL_RT, name="mine"), replace(MAI, name="mine")
@@ -211,7 +241,7 @@ def test_a_run_is_finished_if_there_are_results_of_all_arguments_that_can_change
 
     write_results(tmp_path, run(max_open_samples=3))
     assert Options(**options).is_finished(run(**change), tmp_path) is is_finished
-    assert not Options().is_finished(replace(run(), suffix="r_s2"), tmp_path)
+    assert not Options().is_finished(replace(run(), task="shapes_r_s2"), tmp_path)
     assert not Options().is_finished(run(), tmp_path / "elsewhere")
 
 

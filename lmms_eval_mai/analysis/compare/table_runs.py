@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.method.benchmarks import benchmark_of
-from lmms_eval_mai.method.methods import FULL_RT, MAI, MAI_CONFIDENCE, METHODS, OWN_THINKING, Method
+from lmms_eval_mai.method.methods import FULL_RT, LARGE_R, MAI, MAI_CONFIDENCE, METHODS, OWN_THINKING, Method
 from lmms_eval_mai.method.prompts import VARIANTS
 
 
@@ -25,9 +25,11 @@ IN_ORDER = (
 )
 """The order of the runs: single models first, so that their calls are made in runs of their own."""
 WITH_THRESHOLD = (MAI_CONFIDENCE, OWN_THINKING)
-"""Methods that the paper does not have. Their runs come with Table 10, if there is a threshold for the pair."""
+"""Methods that the paper does not have, which run if there is a threshold for the pair; with tables, for Table 10."""
+BASELINES = (*ALONE.values(), LARGE_R, FULL_RT, MAI)
+"""The methods on a task of `--tasks`: small S, large S, large R, Full RT and MAI."""
 
-TABLES = (5, 6, 7, 8, 10, 13, 14, 15)
+TABLES = (5, 6, 7, 8, 10, 11, 13, 14, 15)
 """The tables whose runs can be made."""
 DEFAULT = (5, 6, 7, 8, 10, 15)
 PAPERS: Mapping[str, Mapping[str, tuple[int, ...]]] = {
@@ -53,6 +55,8 @@ def _needed(number: int, benchmark: str) -> set[MethodOnTask]:
         return {full_rt, MethodOnTask(small, "r"), MethodOnTask(large, "s"), MethodOnTask(large, thought)}
     if number == 10:
         return {full_rt, mai, MethodOnTask(small, "s"), MethodOnTask(small, "r"), MethodOnTask(large, "s")}
+    if number == 11:
+        return {full_rt, mai}
     if number == 15:
         return {mai, MethodOnTask(MAI, "r_s2")}
     return {MethodOnTask(method, suffix) for method in ALONE.values() for suffix in _prompts(number, benchmark)}
