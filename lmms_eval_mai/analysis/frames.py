@@ -107,14 +107,22 @@ def number(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
-def wall_s_by_task(tasks: Mapping[str, pd.DataFrame]) -> dict[str, float]:
+PAUSE_S = 5.0
+"""No process makes a call so soon after its start, so a resumed run has a longer pause between two processes."""
+
+
+def wall_s_by_task(tasks: Mapping[str, pd.DataFrame], is_resumed: bool = False) -> dict[str, float]:
     """Return the wall time of each task of a run. The time between the ends of two documents belongs to the task of the
-    second one, because documents of several tasks are open at the same time. Empty: not known. `tasks`: task -> its
-    calls."""
+    second one, because documents of several tasks are open at the same time. The pauses of a resumed run are left out.
+    Empty: not known. `tasks`: task -> its calls."""
     calls = pd.concat(tasks, names=["task"]).reset_index("task")
     ends = calls.started_at + calls.seconds
     if ends.isna().any():
         return {}
-    ends = ends.groupby([calls.task, calls.doc_id]).max()
-    parts = ends.sort_values().diff().fillna(ends.min() - calls.started_at.min())
+    documents = ends.groupby([calls.task, calls.doc_id]).max().sort_values()
+    parts = documents.diff().fillna(documents.min() - calls.started_at.min())
+    started = calls.started_at.sort_values(ignore_index=True)
+    pauses = started - pd.Series(ends.to_numpy()[calls.started_at.argsort()]).cummax().shift()
+    for number in pauses.index[pauses > PAUSE_S] if is_resumed else ():
+        parts.iloc[documents.searchsorted(started[number])] -= pauses[number]
     return {str(task): float(seconds) for task, seconds in parts.groupby("task").sum().items()}

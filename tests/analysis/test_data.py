@@ -53,5 +53,6 @@ def test_the_time_between_the_ends_of_two_documents_belongs_to_the_task_of_the_s
     columns = {name: 0 for name, (kind, _) in CALLS.items() if kind is int}
     calls = {task: samples_and_calls([], [columns | row for row in several]).calls for task, several in rows.items()}
     assert wall_s_by_task(calls) == {"pope_s": 0.5 + 16, "pope_r": 4 + 1}
+    assert sum(wall_s_by_task(calls, is_resumed=True).values()) == 0.5 + 4 + 0.5 + 1  # a pause of 15.5 s
     calls["pope_r"].loc[0, "seconds"] = None  # it is shared
     assert wall_s_by_task(calls) == {}

@@ -124,7 +124,10 @@ def _read(file: Path) -> Iterator[FinishedRun | str]:
         return
     found = [one for run, evaluated in runs for one in _complete(run, evaluated)]
     ours = {one.task: one.calls for one in found if isinstance(one, FinishedRun) and one.ours and len(one.calls)}
-    seconds = wall_s_by_task(ours) if ours and results.get("throughput") else {}  # a resumed run has no throughput
+    is_resumed = not results.get("throughput")
+    seconds = wall_s_by_task(ours, is_resumed) if ours else {}
+    if seconds and is_resumed:
+        yield f"{file}: the run was resumed. Its seconds leave out the time between its processes."
     for one in found:
         yield replace(one, wall_s=seconds.get(one.task)) if isinstance(one, FinishedRun) and one.ours else one
 
