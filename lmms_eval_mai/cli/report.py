@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--html",
         type=Path,
         metavar="FILE",
-        help="write a page with the tables, score over price and all samples",
+        help="write a page with score over price, the tables and all samples",
     )
     parser.add_argument(
         "--images",

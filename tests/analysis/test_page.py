@@ -8,6 +8,8 @@ import io
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +21,13 @@ from support.folders import POPE, Answers, World
 from support.tables import row_of
 from support.worlds import pope_world
 
+from lmms_eval_mai.analysis.intervals import Estimate
+from lmms_eval_mai.analysis.report import Column, Table
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.tables import build, page
+from lmms_eval_mai.analysis.tables.figure import score_over_price, ticks
+from lmms_eval_mai.analysis.tables.samples import right_of, samples, shown_runs
+from lmms_eval_mai.method.methods import METHODS
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\ud83d"
 """Half a character at the end, too."""
@@ -52,22 +59,83 @@ def file(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- the file -----------------------------------------------------------------------------------------
 
 
-def test_samples_have_question_answers_exit_score_and_every_call(tmp_path: Path) -> None:
+def test_samples_have_question_answers_exit_checks_score_and_every_call(tmp_path: Path) -> None:
     POPE.write(tmp_path, "mai")
-    (run,) = page.shown_runs(Runs.read([tmp_path]))
-    samples = json.loads(gzip.decompress(base64.b64decode(page.pack(page.samples(run, {3: 7})))))
-    assert [one["exit"] for one in samples] == ["agree_short", "agree_think", "transfer", "transfer"]
-    assert [one["answer"] for one in samples] == ["right", "right", "right", "wrong"]
-    assert [one["image"] for one in samples] == [None, None, None, 7]
-    last = samples[3]
+    (run,) = shown_runs(Runs.read([tmp_path]))
+    shown = json.loads(gzip.decompress(base64.b64decode(page.pack(samples(run, {3: 7})))))["samples"]
+    assert [one["exit"] for one in shown] == ["agree_short", "agree_think", "transfer", "transfer"]
+    assert [one["answer"] for one in shown] == ["right", "right", "right", "wrong"]
+    assert [one["image"] for one in shown] == [None, None, None, 7]
+    last = shown[3]
     assert (last["doc_id"], last["question"]) == (3, "A question?")
     assert last["facts"] == {"gold answer": "no", "scored answer": "yes", "score": "0"}
-    assert [(call["about"], call["text"]) for call in last["calls"]] == [
-        ("small model, simple: 4 tokens, 0.250 s; no answer", ""),
-        ("large model, simple: 4 tokens, 0.250 s; answer: no", "no"),
-        ("small model, think: 100 tokens, 0.250 s; answer: yes", "Thinking. [[yes]]"),
-        ("large model, transfer: 5 tokens, 0.250 s; answer: yes", "yes"),
+    assert last["checks"] == [
+        "✗ agree_short: small S no answer, large S “no”",
+        "✗ agree_think: small R “yes”, large S “no”",
+        "✓ transfer: no check, always taken",
     ]
+    assert [(call["about"], call["text"]) for call in last["calls"]] == [
+        ("small S: 4 tokens, 0.250 s; no answer", ""),
+        ("large S: 4 tokens, 0.250 s; answer: no", "no"),
+        ("small R: 100 tokens, 0.250 s; answer: yes", "Thinking. [[yes]]"),
+        ("large transfer: 5 tokens, 0.250 s; answer: yes", "yes"),
+    ]
+
+
+def test_a_check_by_confidence_shows_the_probability_and_the_threshold(tmp_path: Path) -> None:
+    unsure = [replace(one, probability=0.25) for one in POPE.documents]
+    replace(POPE, documents=[*POPE.documents[:1], *unsure[1:]]).write(tmp_path, "mai_confidence")
+    (run,) = shown_runs(Runs.read([tmp_path]))
+    sure, unsure_one, *_ = samples(run, {})["samples"]
+    assert sure["checks"] == ["✓ confident: large S “yes” with probability 1.000, threshold 0.9"]
+    assert unsure_one["checks"] == [
+        "✗ confident: large S “no” with probability 0.250, threshold 0.9",
+        "✓ agree_think: small R “no”, large S “no”",
+    ]
+
+
+def test_every_named_method_has_a_check_for_each_exit_up_to_the_one_that_was_taken(tmp_path: Path) -> None:
+    for place, (name, suffix) in enumerate((name, suffix) for name in METHODS for suffix in ("s", "r", "r_s2")):
+        pope_world(20).write(tmp_path, name, suffix, time=f"20260101_0000{place:02d}")
+    for run in shown_runs(Runs.read([tmp_path])):
+        exits = run.setup.method.exits
+        for sample in samples(run, {})["samples"]:
+            taken = [check.partition(":")[0] for check in sample["checks"]]
+            assert (len(exits) == 1 and not taken) or taken[-1] == f"✓ {sample['exit']}"
+            assert [one[2:] for one in taken] == list(exits[: len(taken)])
+
+
+def test_format_sentences_that_questions_share_are_left_out_and_options_are_not(tmp_path: Path) -> None:
+    inputs = [
+        "How many?\nUse a word.",
+        "Which one?\nUse a word.",
+        "Which?\nA. 1\nUse a letter.",
+        "What?\nUse a letter.",
+    ]
+    documents = [replace(POPE.documents[0], fields=(("input", text),)) for text in inputs]
+    replace(POPE, documents=documents).write(tmp_path / "format", "mai")
+    replace(POPE, documents=documents[:3]).write(tmp_path / "options", "mai")
+    shown = {name: samples(*shown_runs(Runs.read([tmp_path / name])), {}) for name in ("format", "options")}
+    assert shown["format"]["endings"] == ["Use a word.", "Use a letter."]
+    assert [one["question"] for one in shown["format"]["samples"]] == [
+        "How many?",
+        "Which one?",
+        "Which?\nA. 1",
+        "What?",
+    ]
+    assert shown["options"]["endings"] == []
+    assert [one["question"] for one in shown["options"]["samples"]] == inputs[:3]
+
+
+def test_the_samples_begin_with_the_method_of_the_paper_and_know_who_is_right(tmp_path: Path) -> None:
+    for place, method in enumerate(("large", "mai_confidence", "mai", "own_thinking", "full_rt")):
+        POPE.write(tmp_path, method, time=f"20260101_0000{place:02d}")
+    runs = Runs.read([tmp_path])
+    assert next(run.setup.method.name for run in shown_runs(runs)) == "mai"
+    right = {run.setup: right_of(runs, "pope")[runs.name(run.setup)] for run in runs.select()}
+    (mai,) = [run for run in runs.select("cascade") if run.setup.method.name == "mai"]
+    assert right[mai.setup] == {0: True, 1: True, 2: True, 3: False}
+    assert right[mai.setup.short_answers("large")] == {0: True, 1: True, 2: False, 3: True}
 
 
 def test_hostile_texts_neither_end_a_script_nor_add_an_element(file: Path) -> None:
@@ -81,10 +149,12 @@ def test_hostile_texts_neither_end_a_script_nor_add_an_element(file: Path) -> No
     assert html.escape("<img src=x onerror='window.hacked = 1'>") in written.replace("&#39;", "&#x27;")
 
 
-def test_the_page_has_no_address_outside_itself(file: Path) -> None:
+def test_the_only_address_outside_of_the_page_is_that_of_the_paper(file: Path) -> None:
     without_blocks = re.sub(r'<script type="application/gzip".*?</script>', "", file.read_text(), flags=re.DOTALL)
     assert "default-src 'none'" in without_blocks
-    assert set(re.findall(r"""(?:https?:)?//[\w.]+\.\w+[^\s"'<]*""", without_blocks)) == set()
+    assert set(re.findall(r"""(?:https?:)?//[\w.]+\.\w+[^\s"'<]*""", without_blocks)) == {
+        "https://arxiv.org/abs/2604.04929"
+    }
 
 
 def test_the_script_never_writes_html() -> None:
@@ -92,23 +162,70 @@ def test_the_script_never_writes_html() -> None:
     assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", text)
 
 
-def test_the_figure_has_the_numbers_of_the_table_in_words_and_in_their_order(runs: Runs) -> None:
-    chart = page.score_over_tokens(runs, "pope")
-    row = row_of(build.report(runs, ()).table("methods"), "POPE", "MAI 8B + 2B")
-    words = [point["words"] for point in chart["points"]]
-    tokens = row["small tokens"] + row["large tokens"]
-    assert f"MAI 8B + 2B: score {row['score'].shown(1)}, {tokens:.1f} output tokens" in words
-    points = [(float(re.search(r", ([\d.]+) output", one["words"])[1]), one) for one in chart["points"]]
-    assert [one["x"] for _, one in sorted(points, key=lambda pair: pair[0])] == sorted(one["x"] for _, one in points)
-    assert all(one["interval"][1] <= one["y"] <= one["interval"][0] for _, one in points)  # y grows downwards
+@pytest.mark.parametrize("wall_s", [None, 1.0])
+def test_the_figure_has_the_numbers_of_the_table_in_words_from_the_cheapest_method_on(
+    tmp_path: Path, wall_s: float | None
+) -> None:
+    """The price is in seconds if all methods have them, else in output tokens of the large model."""
+    for number, method in enumerate(("mai", "full_rt", "large", "small")):
+        POPE.write(tmp_path, method, time=f"20260101_0000{number:02d}", wall_s=wall_s and wall_s + number)
+    if wall_s is None:  # another run made a call of the first run, so that it has no seconds
+        (file,) = tmp_path.rglob("20260101_000000_samples*.jsonl")
+        file.write_text(file.read_text().replace('"total_s"', '"shared": true, "total_s"', 1))
+    runs = Runs.read([tmp_path])
+    points = score_over_price(runs, "pope")["points"]
+    row = row_of(build.report(runs, ()).table("methods"), "POPE", "MAI")
+    price = f"{row['wall s']:.3g} s" if wall_s else f"{row['large tokens']:.1f} large tokens"
+    words = [point["words"] for point in points]
+    assert f"MAI: {row['score'].shown(1)} for {price}" in words
+    prices = [float(re.search(r" for ([\d.]+) [a-z ]+$", one)[1]) for one in words]
+    assert prices == sorted(prices) and len(prices) == 4
+    assert prices[0] == (0.25 if wall_s else 0)  # a small model alone has no tokens of the large one
+    assert [one["x"] for one in points] == sorted(one["x"] for one in points)
+    assert all(one["interval"][1] <= one["y"] <= one["interval"][0] for one in points)  # y grows downwards
 
 
 @pytest.mark.parametrize(
     ("values", "expected"), [([0, 0], [0, 20]), ([100, 100], [80, 100]), ([41, 59], [40, 60]), ([40, 60], [20, 80])]
 )
 def test_an_axis_has_ticks_around_all_values(values: list[float], expected: list[float]) -> None:
-    ticks = page.ticks(values, range(0, 101, 20))
-    assert [ticks[0], ticks[-1]] == expected
+    chosen = ticks(values, range(0, 101, 20))
+    assert [chosen[0], chosen[-1]] == expected
+
+
+def test_a_table_has_no_column_with_one_value_in_every_row_and_one_column_of_names() -> None:
+    types = {"benchmark": "text", "method": "text", "exit": "text", "n": "count", "score": "percent"}
+    columns = tuple(Column(title, kind, 1, lambda row: None) for title, kind in types.items())
+    scores = [Estimate(90.0, 4, 80.0, 95.0), Estimate(91.0, 4, 81.0, 96.0), None]
+    names = [("MAI", "agree_short"), ("MAI", "transfer"), ("Full RT", "transfer")]
+    rows = tuple(("shapes", *name, 4, score) for name, score in zip(names, scores, strict=True))
+    shown = page.shown_table(Table("exits", "By exit", columns, rows, ("A note.",)))
+    assert [column.title for column in shown["columns"]] == ["exit", "score"]
+    assert shown["groups"] == [
+        ("MAI", [[("agree_short", ""), ("90.0", "80.0 to 95.0")], [("transfer", ""), ("91.0", "81.0 to 96.0")]]),
+        ("Full RT", [[("transfer", ""), ("", "")]]),
+    ]
+    assert (shown["title"], shown["notes"]) == ("By exit (shapes, n = 4)", ("A note.",))
+    assert [column.title for column in page.shown_table(Table("exits", "", columns, rows[:1]))["columns"]] == [
+        "exit",
+        "n",
+        "score",
+    ]
+
+
+def test_a_full_disk_leaves_the_page_that_was_there(tmp_path: Path) -> None:
+    pope_world(60).write(tmp_path / "runs", "mai")
+    file = tmp_path / "report.html"
+    file.write_text("The old page.")
+    command = [sys.executable, "-m", "lmms_eval_mai", "report", "runs", "--html", "report.html"]
+    # No file may have more than 4 KiB. Python would cut its caches of modules there, too.
+    limited = ["env", "PYTHONDONTWRITEBYTECODE=1", "bash", "-c", 'ulimit -f 4; "$@"', "bash", *command]
+    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and "--html report.html cannot be written" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "report.html"}
+    assert file.read_text() == "The old page."
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert file.read_text().startswith("<!doctype html>")
 
 
 # --- in a browser -------------------------------------------------------------------------------------
@@ -148,31 +265,41 @@ def test_filters_leave_the_samples_that_the_report_counts(shown: Any, runs: Runs
 
     (run,) = runs.select("cascade", benchmark="pope")
     wrong = (run.samples.exit == "transfer") & (run.samples.score == 0)
-    shown.select_option("#run", label="POPE: MAI 8B + 2B")
+    shown.select_option("#run", label=f"POPE: {runs.name(run.setup)}")
     expect(shown.locator("#number")).to_have_text("60 of 60 samples")
     shown.select_option("#exit", "transfer")
     shown.select_option("#answer", "wrong")
     expect(shown.locator("#number")).to_have_text(f"{wrong.sum()} of 60 samples")
     assert shown.locator("#list details").count() == wrong.sum() > 0
+    right = right_of(runs, "pope")
+    mai, large = right[runs.name(run.setup)], right[runs.name(run.setup.short_answers("large"))]
+    shown.select_option("#exit", "")
+    shown.select_option("#answer", f"{runs.name(run.setup.short_answers('large'))} right, this wrong")
+    lost = [document for document in mai if large[document] and not mai[document]]
+    expect(shown.locator("#number")).to_have_text(f"{len(lost)} of 60 samples")
+    assert [one.split(" ")[0] for one in shown.locator("#list summary").all_text_contents()] == [
+        f"#{one}" for one in lost
+    ]
     shown.fill("#text", "no such text")
     expect(shown.locator("#number")).to_have_text("0 of 60 samples")
 
 
 @pytest.mark.slow
-def test_a_sample_shows_its_image_and_its_calls_and_hostile_texts_as_they_are(shown: Any) -> None:
+def test_a_sample_shows_its_image_and_its_calls_and_hostile_texts_as_they_are(shown: Any, runs: Runs) -> None:
     from playwright.sync_api import expect
 
-    shown.select_option("#run", label="POPE: MAI 8B + 2B")
+    pope, shapes = (runs.name(run.setup) for run in runs.select("cascade"))
+    shown.select_option("#run", label=f"POPE: {pope}")
     shown.locator("#list summary").first.click()
     assert shown.locator("#list img").evaluate("one => one.decode().then(() => one.naturalWidth)") == 40
-    shown.select_option("#run", label="shapes: MAI 8B + 2B")
+    shown.select_option("#run", label=f"shapes: {shapes}")
     expect(shown.locator("#number")).to_have_text("1 of 1 samples")
     shown.locator("#list summary").click()
     assert shown.locator("#list pre").first.text_content().startswith(HOSTILE[:-1])
     assert [one.partition(":")[0] for one in shown.locator("#list h4").all_text_contents()] == [
-        "small model, simple",
-        "large model, simple",
-        "small model, think",
+        "small S",
+        "large S",
+        "small R",
     ]
     assert shown.evaluate("window.hacked") is None
     assert shown.locator("img[src=x]").count() == 0

@@ -1,5 +1,5 @@
-"""The page: a report as one HTML file that opens without a network. It has the tables, score over output tokens, and
-all samples with their calls.
+"""The page: a report as one HTML file that opens without a network. It has the sentences, score over price, the tables,
+and all samples with their calls.
 
 Text of models and data sets is hostile. The template escapes all texts. The samples are blocks of compressed JSON,
 whose texts the script sets with `textContent` only. The policy of the file allows no other script and no request.
@@ -9,41 +9,44 @@ import base64
 import gzip
 import hashlib
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from lmms_eval_mai import __version__
+from lmms_eval_mai.analysis.intervals import Estimate
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
-from lmms_eval_mai.analysis.report import Report, text
+from lmms_eval_mai.analysis.report import Cell, Column, Report, Table, text
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
-from lmms_eval_mai.analysis.runs.records import Record, records
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.runs.setups import FAMILIES
-from lmms_eval_mai.analysis.tables.summary import RIGHT, spent
-from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.analysis.tables.figure import score_over_price
+from lmms_eval_mai.analysis.tables.samples import right_of, samples, shown_runs
 from lmms_eval_mai.errors import ArgumentError
 
 FOLDER = Path(__file__).parent
-X_ENDS, Y_ENDS = (42, 466), (240, 12)
-"""Coordinates of the ends of the axes, in a figure of 480 x 280."""
-TOKENS = [step * 10.0**power for power in range(-1, 6) for step in (1, 2, 5)]
-"""Ticks of the logarithmic axis."""
 
 Images = Mapping[str, Mapping[int, str]]
 """Benchmark -> document -> its image: WebP in base64."""
 
 
 def write(path: Path, report: Report, runs: Runs, images: Images) -> None:
-    """Write the page. Raises `ArgumentError` if the file cannot be written."""
-    content = html(report, runs, images)
+    """Write the page beside the file and rename it, so that a full disk leaves the page that was there. Raises
+    `ArgumentError` if the file cannot be written."""
+    content = html(report, runs, images).encode("utf-8", "replace")  # half a character, which a model may write
+    file = path.resolve()
+    beside = file.with_name(f"{file.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8", errors="replace")  # half a character, which a model may write
+        if path.exists() and not path.is_file():  # such as /dev/stdout, which must stay
+            path.write_bytes(content)
+            return
+        try:
+            beside.write_bytes(content)
+            beside.replace(file)
+        finally:
+            beside.unlink(missing_ok=True)
     except OSError as error:
         raise ArgumentError(f"--html {path} cannot be written ({error.strerror}).") from None
 
@@ -52,10 +55,15 @@ def html(report: Report, runs: Runs, images: Images) -> str:
     """Return the page. `runs`: the runs of the report."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    shown = shown_runs(runs)
+    shown, benchmarks = shown_runs(runs), runs.benchmarks()
+    documents = {run.benchmark: run.documents for run in sorted(shown, key=lambda run: run.documents)}  # the most
     different = list(dict.fromkeys(image for by_document in images.values() for image in by_document.values()))
     numbers = {image: number for number, image in enumerate(different)}
-    blocks = {"images": pack(different)}
+    blocks = {
+        "images": pack(different),
+        "right": pack({benchmark: right_of(runs, benchmark) for benchmark in benchmarks}),
+        "runs": pack([{"benchmark": run.benchmark, "name": runs.name(run.setup)} for run in shown]),
+    }
     for number, run in enumerate(shown):
         image_of = {doc_id: numbers[image] for doc_id, image in images.get(run.benchmark, {}).items()}
         blocks[f"samples-{number}"] = pack(samples(run, image_of))
@@ -67,12 +75,14 @@ def html(report: Report, runs: Runs, images: Images) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["text"] = text
     page: str = environment.get_template("page.html.jinja").render(
         report=report,
-        charts=[chart for benchmark in runs.benchmarks() if (chart := score_over_tokens(runs, benchmark))],
-        runs=[f"{benchmark_name(run.benchmark)}: {runs.name(run.setup)}" for run in shown],
-        exits=list(dict.fromkeys(exit for run in shown for exit in run.samples.exit.dropna())),
+        about=about(runs),
+        figures=[score_over_price(runs, benchmark) for benchmark in benchmarks],
+        tables=[shown_table(table) for table in report.tables],
+        runs=[_place(runs, run, benchmarks) for run in shown],
+        replays=[_place(runs, run, benchmarks) for run in runs.select() if run.is_replay],
+        pictures=[(benchmark_name(name), len(images.get(name, ())), most) for name, most in documents.items()],
         blocks=blocks,
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
@@ -81,91 +91,54 @@ def html(report: Report, runs: Runs, images: Images) -> str:
     return page
 
 
-# --- the figure ---
-
-
-class Axis(NamedTuple):
-    ticks: Sequence[float]
-    ends: tuple[int, int]
-    scale: Callable[[npt.ArrayLike], Any]
-
-    def coordinate(self, value: float) -> float:
-        ends = self.scale([self.ticks[0], self.ticks[-1]])
-        return round(float(np.interp(self.scale(value), ends, self.ends)), 1)
-
-
-def score_over_tokens(runs: Runs, benchmark: str) -> dict[str, Any] | None:
-    """Return the figure of a benchmark: its ticks and points with their coordinates, and each point in words. None: no
-    method has a score and output tokens."""
-    costs = {run: sum(spent(run)[f"{side}_tokens"] or 0 for side in SIDES) for run in runs.select(benchmark=benchmark)}
-    methods = [(run, tokens, score) for run, tokens in costs.items() if tokens and (score := runs.score(run))]
-    if not methods:
-        return None
-    scores = [end for *_, score in methods for end in (score.value, *score.ends)]
-    step = next((step for step in (1, 2, 5, 10) if max(scores) - min(scores) <= 6 * step), 20)
-    x = Axis(ticks([tokens for _, tokens, _ in methods], TOKENS), X_ENDS, np.log)
-    y = Axis(ticks(scores, range(0, 101, step)), Y_ENDS, np.asarray)
-    points = [
-        {
-            "x": x.coordinate(tokens),
-            "y": y.coordinate(score.value),
-            "interval": [y.coordinate(end) for end in score.ends],
-            "family": run.setup.family,
-            "words": f"{runs.name(run.setup)}: score {score.shown(1)}, {tokens:,.1f} output tokens",
-        }
-        for run, tokens, score in methods
+def about(runs: Runs) -> str:
+    """Return a sentence that says which models answered what, and in how many ways."""
+    every = runs.select()
+    models = dict.fromkeys(filter(None, [*(run.setup.small for run in every), *(run.setup.model for run in every)]))
+    documents = [
+        f"{max(run.documents for run in every if run.benchmark == name):,} questions of {benchmark_name(name)}"
+        for name in runs.benchmarks()
     ]
-    x_ticks, y_ticks = ([(axis.coordinate(tick), f"{tick:,g}") for tick in axis.ticks] for axis in (x, y))
-    return {"benchmark": benchmark_name(benchmark), "x_ticks": x_ticks, "y_ticks": y_ticks, "points": points}
+    named = ", ".join(f"{model} ({runs.roles[model]})" if model in runs.roles else model for model in models)
+    return f"{named} answered {' and '.join(documents)} in {len({run.setup for run in every})} ways."
 
 
-def ticks(values: Sequence[float], choices: Sequence[float]) -> list[float]:
-    """Return the ticks of an axis: those of `choices` from the last one below all values to the first one above."""
-    first = max((tick for tick in choices if tick < min(values)), default=choices[0])
-    last = min((tick for tick in choices if tick > max(values)), default=choices[-1])
-    return [tick for tick in choices if first <= tick <= last]
+def _place(runs: Runs, run: FinishedRun, benchmarks: Sequence[str]) -> str:
+    """Return the name of a run, with that of its benchmark if there are several."""
+    name = runs.name(run.setup)
+    return f"{benchmark_name(run.benchmark)}: {name}" if len(benchmarks) > 1 else name
 
 
-# --- the samples ---
+# --- the tables ---
 
 
-def shown_runs(runs: Runs) -> list[FinishedRun]:
-    """Return the runs whose samples the page shows: the cascades first, then Full RT, then single models."""
-    return [
-        run for family in reversed(FAMILIES) for run in runs.select(family) if not run.is_replay and len(run.samples)
-    ]
-
-
-def samples(run: FinishedRun, images: Mapping[int, int]) -> list[dict[str, Any]]:
-    """Return each answer of a run with its question and its calls, by document. `images`: document -> the number of its
-    image in the block of images."""
-    by_document = {record.row["doc_id"]: _sample(record) for record in records(run.samples_file, run.metrics) if record}
-    return [sample | {"image": images.get(doc_id)} for doc_id, sample in sorted(by_document.items())]
-
-
-def _sample(record: Record) -> dict[str, Any]:
-    row, score = record.row, record.row["score"]
-    is_scored = not math.isnan(score)
-    facts = {"gold answer": row["target"], "scored answer": record.answer, "kind of question": row["category"] or ""}
-    if is_scored:
-        facts["score"] = f"{score:g}"
+def shown_table(table: Table) -> dict[str, Any]:
+    """Return a table as the page shows it: without the columns that have one value in every row, which its title
+    names, and with a heading above the rows that only their last name tells apart."""
+    rows = [[shown(cell, column) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
+    numbers = range(len(table.columns))
+    same = [number for number in numbers if len(rows) > 1 and len({row[number] for row in rows}) == 1]
+    named = list(takewhile(lambda number: table.columns[number].type == "text", numbers))
+    *outer, name = [number for number in named if number not in same] or named[-1:]
+    kept = [name, *(number for number in numbers if number not in (*named, *same))]
+    groups = groupby(rows, key=lambda row: [row[number][0] for number in outer])
+    values = [(table.columns[number], rows[0][number][0]) for number in same if number != name]
+    in_title = ", ".join(value if column.type == "text" else f"{column.name} = {value}" for column, value in values)
     return {
-        "doc_id": row["doc_id"],
-        "exit": row["exit"] or "",
-        "answer": ("right" if score >= RIGHT else "wrong") if is_scored else "",
-        "question": record.question,
-        "facts": {name: fact for name, fact in facts.items() if fact},
-        "calls": [
-            {
-                "about": f"{call['side']} model, {call['prompt']}: {call['output_tokens']:,} tokens"
-                + ("" if call.get("shared") else f", {call['total_s']:.3f} s")
-                + (", cut off" if call["finish_reason"] == "length" else "")
-                + ("; no answer" if call.get("parsed") is None else f"; answer: {call['parsed']}"),
-                "text": "\n\n".join(filter(None, (call.get("thinking"), call["text"]))),
-            }
-            for call in record.calls
-        ],
+        "key": table.key,
+        "title": f"{table.title} ({in_title})" if in_title else table.title,
+        "columns": [table.columns[number] for number in kept],
+        "groups": [(" · ".join(names), [[row[number] for number in kept] for row in found]) for names, found in groups],
+        "notes": table.notes,
     }
+
+
+def shown(cell: Cell, column: Column[Any]) -> tuple[str, str]:
+    """Return a cell as people read it, and its interval."""
+    if not isinstance(cell, Estimate) or cell.low is None or cell.high is None:
+        return text(cell, column), ""
+    ends = f"{cell.low:.{column.digits}f} to {cell.high:.{column.digits}f}"
+    return text(replace(cell, low=None, high=None), column), ends
 
 
 def pack(value: Any) -> str:

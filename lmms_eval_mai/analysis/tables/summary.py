@@ -11,10 +11,6 @@ from lmms_eval_mai.analysis.runs.runs import Runs, name_columns
 from lmms_eval_mai.analysis.runs.setups import FAMILIES
 from lmms_eval_mai.contract import SIDES
 
-RIGHT = 0.5
-"""A score counts as right from here on. ANLS is the only score between 0 and 1."""
-
-
 # --- all methods ---
 
 

@@ -10,7 +10,7 @@ from lmms_eval_mai.analysis.documents import load_task, task_manager
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.tables import page
+from lmms_eval_mai.analysis.tables import samples
 from lmms_eval_mai.analysis.tables.page import Images
 from lmms_eval_mai.engines.images import to_rgb
 from lmms_eval_mai.errors import ArgumentError
@@ -29,7 +29,7 @@ def load_images(runs: Runs, tell: Callable[[str], None]) -> Images:
 
     disable_progress_bars()
     images: dict[str, dict[int, str]] = {}
-    by_size = sorted(reversed(page.shown_runs(runs)), key=lambda run: run.documents)
+    by_size = sorted(reversed(samples.shown_runs(runs)), key=lambda run: run.documents)
     for benchmark, run in {run.benchmark: run for run in by_size}.items():  # the first with the most documents
         name = benchmark_name(benchmark)
         try:

@@ -60,10 +60,10 @@ def verdict(runs: Runs) -> Iterator[str]:
             continue
         documents = stopping[0].samples.index
         every = [run for run in runs.select(benchmark=benchmark) if run.samples.index.equals(documents)]
-        prices, unit, about_price = _prices(every)
+        found, unit, about_price = prices(every)
         methods = [
             Priced(runs.name(run.setup), score.value, price, unit)
-            for run, price in prices.items()
+            for run, price in found.items()
             if (score := runs.score(run))
         ]
         doubtful = _compare(runs, benchmark, {one.name: one for one in methods})
@@ -76,7 +76,7 @@ def verdict(runs: Runs) -> Iterator[str]:
             yield " ".join([_about_best(benchmark, len(documents), named, about_price), *_about_others(named, others)])
 
 
-def _prices(runs: Sequence[FinishedRun]) -> tuple[dict[FinishedRun, float], str, str]:
+def prices(runs: Sequence[FinishedRun]) -> tuple[dict[FinishedRun, float], str, str]:
     """Return what a question costs in each run, its unit, and what it is. A replay has no seconds."""
     made = [run for run in runs if not run.is_replay]
     seconds = {run: spent(run)["wall_s"] if run.ours else None for run in made}
