@@ -74,7 +74,7 @@ def test_a_method_that_another_one_dominates_is_never_named_as_unbeaten(
             calls = [call for line in run for call in line["token_counts"][0]["calls"]]
             costs[name] = sum(call["output_tokens"] for call in calls if call["side"] == "large") / len(run)
             right[name] = [line["score"] for line in run]
-        named = sentence.partition("no method beats ")[2].partition(" in both ")[0]
+        named = sentence.partition("no method beats ")[2].partition(": none")[0]
         best = [
             name for name in lines if f"{name} ({sum(right[name]) / 1.2:.1f}% for {costs[name]:.1f} tokens)" in named
         ]

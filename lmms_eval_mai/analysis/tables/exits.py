@@ -36,16 +36,22 @@ def at_exits(runs: Runs) -> Iterator[AtExit]:
                 yield AtExit(run, exit, run.samples[run.samples.exit == exit], others)
 
 
+def scores_there(row: AtExit, name: str) -> pd.Series | None:
+    """Return the scores of another method on the documents of an exit; missing where it has another gold answer. None:
+    there is no run of this method."""
+    other = row.others.get(name)
+    if other is None:
+        return None
+    answers = other.samples.reindex(row.samples.index)
+    return answers.score.where(answers.target == row.samples.target)
+
+
 def exit_table(runs: Runs) -> Iterator[Table]:
     """Yield the score of each method at each exit, and those of the others on the same documents."""
 
     def there(name: str, row: AtExit) -> Estimate | None:
-        """Return None if the other method lacks one of the documents."""
-        other, scores = row.others.get(name), row.samples.score
-        if other is not None:
-            answers = other.samples.reindex(row.samples.index)
-            scores = answers.score.where(answers.target == row.samples.target)
-        return None if other is None else runs.mean_score(row.run.benchmark, scores)
+        scores = scores_there(row, name)
+        return None if scores is None else runs.mean_score(row.run.benchmark, scores)
 
     columns: list[Column[AtExit]] = [
         *name_columns(runs, lambda row: row.run),

@@ -43,7 +43,9 @@ def method_table(runs: Runs) -> Iterator[Table]:
         Column("wall s", "number", 3, seconds),
     ]
     every = runs.select()
-    note = "In brackets: 95% intervals. Compare seconds of one machine only; shared: other runs have made calls of it."
+    note = "In brackets: 95% intervals. Compare seconds of one machine only."
+    if any(run.calls.shared.any() for run in every):
+        note += " shared: it uses calls of other runs, so its seconds are not known."
     if any("mmmu" in run.benchmark for run in every):
         note += " On MMMU, lmms-eval's scorer guesses an option in place of an answer that it cannot read."
     title = "Methods: score in %, output tokens and seconds per document"

@@ -14,8 +14,10 @@ import pandas as pd
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.runs import Runs
+from lmms_eval_mai.analysis.tables.exits import at_exits, scores_there
 from lmms_eval_mai.analysis.tables.summary import comparisons, spent
 from lmms_eval_mai.contract import SIDES
+from lmms_eval_mai.method.methods import MAI
 
 EQUAL_PRICE = 1.1
 TOLD_APART = 0.05
@@ -73,7 +75,8 @@ def verdict(runs: Runs) -> Iterator[str]:
             baselines = [other for name, other in beside.items() if other and not name.startswith("small")]
             told = {runs.name(run.setup) for run in (*stopping, *baselines)}
             others = [one for one in methods if one.name in told and one not in best]
-            yield " ".join([_about_best(benchmark, len(documents), named, about_price), *_about_others(named, others)])
+            best_first = _about_best(benchmark, len(documents), named, about_price)
+            yield " ".join([best_first, *_about_others(named, others), *_about_loss(runs, benchmark)])
 
 
 def prices(runs: Sequence[FinishedRun]) -> tuple[dict[FinishedRun, float], str, str]:
@@ -85,7 +88,7 @@ def prices(runs: Sequence[FinishedRun]) -> tuple[dict[FinishedRun, float], str, 
         at_once = [_at_once(run) for run in made]
         if max(at_once) <= 2 * min(at_once):
             known = {run: price for run, price in seconds.items() if price is not None}
-            return known, "s", f"seconds for a question, with up to {max(at_once)} questions at a time"
+            return known, "s", f"seconds for a question, up to {max(at_once)} questions at a time"
     tokens = {run: spent(run)["large_tokens"] for run in runs}
     known = {run: price for run, price in tokens.items() if price is not None}
     return known, "tokens", "output tokens of the large model for a question"
@@ -114,11 +117,10 @@ def _compare(runs: Runs, benchmark: str, methods: Mapping[str, Priced]) -> set[s
 
 
 def _about_best(benchmark: str, number: int, best: Sequence[Priced], about_price: str) -> str:
-    pairs = [one.differences.get(other.name) for one in best for other in best if one is not other]
-    equal = ", whose scores are not told apart," if pairs and not any(pairs) else ""
+    where = f"On {benchmark_name(benchmark)} ({number:,} questions)"
     return (
-        f"On {benchmark_name(benchmark)} ({number:,} questions), no method beats {_listed(best, 'or')}{equal} in both "
-        f"score and price. The price is {about_price}."
+        f"{where}, no method beats {_listed(best, 'or')}: none is as good for less, or better for no more. "
+        f"Price: {about_price}."
     )
 
 
@@ -133,12 +135,29 @@ def _about_others(best: Sequence[Priced], others: Sequence[Priced]) -> Iterator[
         beaten = [other for other in others if beater(other) is one]
         name = one.name[0].upper() + one.name[1:]
         if equal := [other for other in beaten if not one.differences[other.name]]:
-            yield f"{name} costs less than {_listed(equal)}, and the scores are not told apart."
-        better = [
-            f"{one.differences[other.name]:.1f} points better than {other}" for other in beaten if other not in equal
-        ]
-        if better:
-            yield f"{name} is {_listed(better)}, and costs no more."
+            yield f"{name} is as good as {_listed(equal)} for less."
+        if better := [other for other in beaten if other not in equal]:
+            shown = [f"{one.differences[other.name]:.1f} points better than {other}" for other in better]
+            costs = "less" if all(one.price * EQUAL_PRICE < other.price for other in better) else "no more"
+            yield f"{name} is {_listed(shown)}, for {costs}."
+
+
+def _about_loss(runs: Runs, benchmark: str) -> Iterator[str]:
+    """Yield at which exit MAI loses most against large R, or without it against Full RT."""
+    rows = [row for row in at_exits(runs) if row.run.benchmark == benchmark and row.run.setup.method == MAI]
+    rows = [row for row in rows if row.run is rows[0].run and len(row.samples)]
+    for name in ("large R", "Full RT"):
+        losses = [(scores - row.samples.score).sum() for row in rows if (scores := scores_there(row, name)) is not None]
+        if losses and max(losses) > 0:
+            row = rows[losses.index(max(losses))]
+            there = scores_there(row, name)
+            assert there is not None  # it has a loss
+            yield (
+                f"MAI loses most at the exit {row.exit} ({len(row.samples):,} questions): "
+                f"{100 * row.samples.score.mean():.1f}%, {name} {100 * there.mean():.1f}%."
+            )
+        if losses:
+            return
 
 
 def _listed(things: Sequence[Any], last: str = "and") -> str:
