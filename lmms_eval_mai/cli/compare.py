@@ -12,6 +12,7 @@ At the end, the first tables of the report are printed; report.md and report.htm
 import argparse
 import os
 import shlex
+import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -68,8 +69,8 @@ def main(given: argparse.Namespace) -> None:
     methods = {name: files.load(name) for name in given.methods}
     runs = plan(read_models(pairs, model_args, list(methods.values())), names_of(given.tasks), benchmarks)
     names = {method.name: file for file, method in methods.items()}
-    options = Options(given.gen_kwargs, given.limit, given.include_path, names)
     output, shares_calls = given.output_path, given.share_calls or bool(benchmarks)
+    options = Options(given.gen_kwargs, given.limit, given.include_path, names, shares_calls)
     missing = [run for run in runs if not options.is_finished(run, output / run.name)]
     if given.dry_run:
         for run in runs:
@@ -77,20 +78,28 @@ def main(given: argparse.Namespace) -> None:
             print(shlex.join(["lmms-eval", *options.command(run, output / run.name, shown=True)]))
         print(f"# {in_words(runs, given.limit, shares_calls)}")
         return
+    if len(missing) < len(runs):
+        logger.info(f"{len(runs) - len(missing)} of {len(runs)} runs are finished.")
     if missing:
         if benchmarks:  # they may take days
             logger.info(f"To make: {in_words(missing, given.limit, shares_calls)}.")
         from lmms_eval_mai.analysis.compare.run_all import load_tasks, run_all
 
         log_to_terminal()  # the import of lmms-eval has removed all logs
+        _check_writable(output)
         manager = load_tasks(missing, options, gen_kwargs)
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ArgumentError(f"--output_path {output} cannot be written ({error.strerror}).") from None
         run_all(missing, manager, options, output, shares_calls)
     tables = {number for numbers in pairs.values() for number in numbers}
     _report(output, [*map(str, sorted(tables))])
+
+
+def _check_writable(output: Path) -> None:
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output):
+            pass
+    except OSError as error:
+        raise ArgumentError(f"--output_path {output} cannot be written ({error.strerror}).") from None
 
 
 def _report(folder: Path, tables: Collection[str]) -> None:

@@ -122,3 +122,14 @@ def test_nothing_is_said_if_few_documents_decide_or_a_baseline_is_missing(tmp_pa
     write(world(GOOD, 1), tmp_path / "all")
     found = report([tmp_path / "all"], ())
     assert len(found.sentences) == 1
+
+
+def test_the_exit_at_which_mai_loses_is_told_against_a_baseline_that_has_all_documents(tmp_path: Path) -> None:
+    runs = write(world(GOOD, 1), tmp_path)
+    (sentence,) = verdict(runs)
+    assert ", large R 100.0%." in sentence
+    (large_r,) = (file for file in tmp_path.glob("*_samples_shapes_r.jsonl"))
+    large_r.write_text("".join(large_r.read_text().splitlines(keepends=True)[:100]))
+    (sentence,) = verdict(Runs.read([tmp_path]))
+    loss = sentence.partition("loses most")[2]
+    assert "large R" not in loss, sentence

@@ -84,6 +84,8 @@ class Options:
     include_path: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     """The YAML file of each method of the user."""
+    shares_calls: bool = True
+    """Whether runs use the calls of others. If not, their seconds count."""
 
     def command(self, run: PlannedRun, folder: Path, shown: bool = False) -> list[str]:
         """Return the arguments of the equivalent lmms-eval command. `shown`: without secrets, for people."""
@@ -96,23 +98,36 @@ class Options:
 
     def is_finished(self, run: PlannedRun, folder: Path) -> bool:
         """Return whether lmms-eval's results file of the same arguments is in the folder. Those of `NO_EFFECT` may
-        differ. The file must be newer than the files that the arguments name: a pair, a method, thresholds."""
+        differ if calls are shared; if not, the run must have made its own calls. The file must be newer than the files
+        that the arguments name: a pair, a method, thresholds, the user's tasks."""
         given, others = self._model_args(run), self._others(run)
         files = [str(value) for value in given.values() if os.path.isfile(str(value))]
+        if self.include_path:
+            files += [str(path) for path in Path(self.include_path).rglob("*") if path.suffix in (".yaml", ".py")]
         least_s = max(map(os.path.getmtime, files), default=0)
         for file in folder.rglob(f"*{RESULTS}"):
             with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # another file, or a broken one
                 found = json.loads(file.read_text(encoding="utf-8"))["config"]["resolved_cli_args"]
                 if (
                     {name: found[name] for name in others} == others
-                    and _that_matter(found["model_args"]) == _that_matter(_text(given))
+                    and self._compared(found["model_args"]) == self._compared(_text(given))
                     and file.stat().st_mtime >= least_s
+                    and (self.shares_calls or not _has_shared_calls(file))
                 ):
                     return True
         return False
 
     def _model_args(self, run: PlannedRun) -> dict[str, Any]:
         return run.models.arguments_of(run.method) | {"method": self.files.get(run.method.name, run.method.name)}
+
+    def _compared(self, model_args: str) -> dict[str, Any]:
+        """Return the model arguments that must be equal, without secrets, which lmms-eval hides in its files."""
+        from lmms_eval.utils import simple_parse_args_string  # takes seconds
+
+        given = redacted(simple_parse_args_string(model_args))
+        if not self.shares_calls:
+            return given
+        return {name: value for name, value in given.items() if re.sub("^(small|large)_", "", name) not in NO_EFFECT}
 
     def _others(self, run: PlannedRun) -> dict[str, Any]:
         """Return the options of the equivalent command that can change an answer, besides the model arguments."""
@@ -124,12 +139,10 @@ def _text(model_args: Mapping[str, Any]) -> str:
     return ",".join(f"{name}={value}" for name, value in model_args.items())
 
 
-def _that_matter(model_args: str) -> dict[str, Any]:
-    """Return the model arguments that can change an answer, without secrets, which lmms-eval hides in its files."""
-    from lmms_eval.utils import simple_parse_args_string  # takes seconds
-
-    given = redacted(simple_parse_args_string(model_args))
-    return {name: value for name, value in given.items() if re.sub("^(small|large)_", "", name) not in NO_EFFECT}
+def _has_shared_calls(results: Path) -> bool:
+    """Return whether the samples file beside a results file has a call that another run made."""
+    samples = results.parent.glob(results.name.replace(RESULTS, "_samples_*.jsonl"))
+    return any(b'"shared": true' in line for file in samples for line in file.open("rb"))
 
 
 def read_models(
@@ -162,12 +175,13 @@ def plan(models: Iterable[Models], tasks: Sequence[str], benchmarks: Sequence[st
             hint = did_you_mean(name, BENCHMARKS)
             raise ArgumentError(f"--benchmarks {name} is unknown: choose from {', '.join(BENCHMARKS)}.{hint}")
     planned: list[PlannedRun] = []
-    alone: list[tuple[EngineConfig, CallPrompt, str]] = []
+    alone: list[tuple[EngineConfig, CallPrompt, str, str]] = []
     for run in (run for pair in models for run in _runs_of(pair, tasks, benchmarks)):
         if len(run.method.asks) == 1:
             (ask,) = run.method.asks
             engine: EngineConfig = getattr(run.models.config, ask.side)
-            call = replace(engine, side="small", attention=False, native=False), ask.prompt, run.task
+            options = run.models.config.model_copy(update={"method": run.method}).settings.options
+            call = replace(engine, side="small", attention=False, native=False), ask.prompt, run.task, repr(options)
             if call in alone:
                 continue
             alone.append(call)

@@ -29,6 +29,11 @@ class Comparison:
     """Documents that only the first method has right. None: scores are not just right or wrong."""
     only_second: int | None
 
+    @property
+    def size(self) -> int:
+        """The number of clusters."""
+        return len(self.first) if self.clusters is None else len(np.unique(self.clusters))
+
     @functools.cached_property
     def difference(self) -> Estimate:
         """First minus second, in points."""

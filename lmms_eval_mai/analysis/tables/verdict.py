@@ -23,6 +23,8 @@ EQUAL_PRICE = 1.1
 TOLD_APART = 0.05
 WIDEST = 10.0
 """Points on each side of a difference in whose interval two scores may count as equal. A wider one says nothing."""
+FEWEST = 20
+"""Documents, or groups of documents that share images, below which an interval says nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +113,7 @@ def _compare(runs: Runs, benchmark: str, methods: Mapping[str, Priced]) -> set[s
             value = difference.value if row.adjusted_p < TOLD_APART else 0.0
             first.differences[second.name], second.differences[first.name] = value, -value
             low, high = difference.ends
-            if not value and high - low > 2 * WIDEST:
+            if not value and (row.comparison.size < FEWEST or high - low > 2 * WIDEST):
                 doubtful |= {first.name, second.name}
     return doubtful
 
@@ -135,7 +137,7 @@ def _about_others(best: Sequence[Priced], others: Sequence[Priced]) -> Iterator[
         beaten = [other for other in others if beater(other) is one]
         name = one.name[0].upper() + one.name[1:]
         if equal := [other for other in beaten if not one.differences[other.name]]:
-            yield f"{name} is as good as {_listed(equal)} for less."
+            yield f"{name} costs less than {_listed(equal)}, and the scores are not told apart."
         if better := [other for other in beaten if other not in equal]:
             shown = [f"{one.differences[other.name]:.1f} points better than {other}" for other in better]
             costs = "less" if all(one.price * EQUAL_PRICE < other.price for other in better) else "no more"
@@ -143,21 +145,22 @@ def _about_others(best: Sequence[Priced], others: Sequence[Priced]) -> Iterator[
 
 
 def _about_loss(runs: Runs, benchmark: str) -> Iterator[str]:
-    """Yield at which exit MAI loses most against large R, or without it against Full RT."""
+    """Yield at which exit MAI loses most against large R, or else Full RT: one with a score for all its documents."""
     rows = [row for row in at_exits(runs) if row.run.benchmark == benchmark and row.run.setup.method == MAI]
     rows = [row for row in rows if row.run is rows[0].run and len(row.samples)]
     for name in ("large R", "Full RT"):
-        losses = [(scores - row.samples.score).sum() for row in rows if (scores := scores_there(row, name)) is not None]
-        if losses and max(losses) > 0:
-            row = rows[losses.index(max(losses))]
-            there = scores_there(row, name)
-            assert there is not None  # it has a loss
+        there = [scores for row in rows if (scores := scores_there(row, name)) is not None]
+        if not there or any(scores.isna().any() for scores in there):
+            continue
+        losses = [(scores - row.samples.score).sum() for scores, row in zip(there, rows, strict=True)]
+        worst = losses.index(max(losses))
+        row, score = rows[worst], 100 * rows[worst].samples.score.mean()
+        if losses[worst] > 0:
             yield (
-                f"MAI loses most at the exit {row.exit} ({len(row.samples):,} questions): "
-                f"{100 * row.samples.score.mean():.1f}%, {name} {100 * there.mean():.1f}%."
+                f"{runs.name(row.run.setup)} loses most at the exit {row.exit} ({len(row.samples):,} questions): "
+                f"{score:.1f}%, {name} {100 * there[worst].mean():.1f}%."
             )
-        if losses:
-            return
+        return
 
 
 def _listed(things: Sequence[Any], last: str = "and") -> str:

@@ -95,6 +95,14 @@ def test_model_of_two_pairs_runs_alone_once() -> None:
     ]
 
 
+def test_large_r_of_two_pairs_with_other_prompts_runs_twice(tmp_path: Path) -> None:
+    for think in ("R", "E"):
+        (tmp_path / f"{think}.yaml").write_text(f"{{small: a/b, large: a/c, think: {think}}}")
+    found = plan(read_models({str(tmp_path / f"{think}.yaml"): () for think in ("R", "E")}, {}), ["shapes_s"])
+    alone = [run.name for run in found if run.method.name in ("large", "large_r")]
+    assert alone == ["R/large/shapes_s", "R/large_r/shapes_s", "E/large_r/shapes_s"]
+
+
 @pytest.mark.parametrize("methods_in_file", [None, (OWN_THINKING,), (MAI_CONFIDENCE, OWN_THINKING)])
 def test_a_threshold_adds_runs_that_the_paper_does_not_have(
     tmp_path: Path, methods_in_file: tuple[Method, ...] | None
@@ -243,6 +251,29 @@ def test_a_run_is_finished_if_there_are_results_of_all_arguments_that_can_change
     assert Options(**options).is_finished(run(**change), tmp_path) is is_finished
     assert not Options().is_finished(replace(run(), task="shapes_r_s2"), tmp_path)
     assert not Options().is_finished(run(), tmp_path / "elsewhere")
+
+
+def test_a_run_whose_seconds_count_is_made_again_with_other_arguments_of_speed_changed_tasks_or_shared_calls(
+    tmp_path: Path,
+) -> None:
+    run, tasks = planned(chosen=(10,))[-1], tmp_path / "tasks"
+    tasks.mkdir()
+    (tasks / "mine.py").touch()
+    file = write_results(tmp_path / "out", run)
+    results = json.loads(file.read_text())
+    results["config"]["resolved_cli_args"]["include_path"] = str(tasks)
+    file.write_text(json.dumps(results))
+    options = Options(include_path=str(tasks), shares_calls=False)
+    assert options.is_finished(run, tmp_path / "out")
+    slower = replace(run, models=replace(run.models, arguments={**run.models.arguments, "max_open_samples": 1}))
+    assert not options.is_finished(slower, tmp_path / "out")
+    assert replace(options, shares_calls=True).is_finished(slower, tmp_path / "out")
+    samples = file.with_name(file.name.replace("_results.json", "_samples_shapes_s.jsonl"))
+    samples.write_text('{"token_counts": [{"calls": [{"shared": true}]}]}\n')
+    assert not options.is_finished(run, tmp_path / "out")
+    samples.unlink()
+    os.utime(tasks / "mine.py", (file.stat().st_mtime + 1,) * 2)
+    assert not options.is_finished(run, tmp_path / "out")
 
 
 def test_a_run_is_not_finished_if_its_results_are_broken_or_older_than_a_file_of_its_arguments(tmp_path: Path) -> None:
