@@ -86,8 +86,8 @@ def main(given: argparse.Namespace) -> None:
         from lmms_eval_mai.analysis.compare.run_all import load_tasks, run_all
 
         log_to_terminal()  # the import of lmms-eval has removed all logs
-        _check_writable(output)
         manager = load_tasks(missing, options, gen_kwargs)
+        _check_writable(output)
         run_all(missing, manager, options, output, shares_calls)
     tables = {number for numbers in pairs.values() for number in numbers}
     _report(output, [*map(str, sorted(tables))])
