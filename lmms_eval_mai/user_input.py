@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,13 @@ import yaml
 
 from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.redaction import redacted
+
+
+def make_writable(folder: Path) -> None:
+    """Make a folder, and a file in it that is removed at once. Raises `OSError`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]

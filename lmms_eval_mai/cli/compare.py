@@ -12,7 +12,6 @@ At the end, the first tables of the report are printed; report.md and report.htm
 import argparse
 import os
 import shlex
-import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from lmms_eval_mai.analysis import paper_numbers
 from lmms_eval_mai.analysis.compare.table_runs import DEFAULT, PAPERS, TABLES
 from lmms_eval_mai.cli import log_to_terminal, log_warnings_only, names_of, tell
 from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.user_input import values_of
+from lmms_eval_mai.user_input import make_writable, values_of
 
 SET_HERE = {
     "method": "--methods adds methods",
@@ -95,9 +94,7 @@ def main(given: argparse.Namespace) -> None:
 
 def _check_writable(output: Path) -> None:
     try:
-        output.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=output):
-            pass
+        make_writable(output)
     except OSError as error:
         raise ArgumentError(f"--output_path {output} cannot be written ({error.strerror}).") from None
 

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from lmms_eval_mai.harness.command import configurations, report_errors_to_user
 from lmms_eval_mai.plugin import RESULTS
 from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.evaluation import Evaluation
+from lmms_eval_mai.user_input import make_writable
 
 ANSWERED = ("generate_until", "generate_until_multi_round")
 """Types of the requests that reach the model."""
@@ -53,9 +53,7 @@ def check_output_path(task: Any, config: Config) -> None:
     given = getattr(getattr(task, "args", None), "output_path", None)
     if given:
         try:
-            folder = Path(handle_arg_string(given), sanitize_model_name(run_name(config)))
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
+            make_writable(Path(handle_arg_string(given), sanitize_model_name(run_name(config))))
         except (OSError, TypeError) as error:  # lmms-eval reads the name 2026 as a number
             raise ArgumentError(f"--output_path {given} cannot be written: {error}. Give another folder.") from None
 

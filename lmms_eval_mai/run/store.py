@@ -16,7 +16,6 @@ import fcntl
 import hashlib
 import json
 import os
-import tempfile
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,7 @@ from loguru import logger
 
 from lmms_eval_mai.contract import CALL, Call, CallKey, Image, Prompt, Sampling, Side
 from lmms_eval_mai.errors import StoreError
-from lmms_eval_mai.user_input import path_of
+from lmms_eval_mai.user_input import make_writable, path_of
 
 FORMAT = 2
 """Increase this number if older files cannot be read any more: it is a part of every digest and of a file's name."""
@@ -53,9 +52,7 @@ def folder_of(store: str | None) -> Path | None:
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = path_of(store or f"{cache}/lmms-eval-mai/store", "give another folder as store=FOLDER")
     with _write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        make_writable(folder)
     return folder
 
 
