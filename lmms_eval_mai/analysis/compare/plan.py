@@ -1,6 +1,7 @@
 """The runs of the chosen methods, in their order, and the lmms-eval command that is equivalent to a run."""
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -101,10 +102,8 @@ class Options:
         differ if calls are shared; if not, the run must have made its own calls. The file must be newer than the files
         that the arguments name: a pair, a method, thresholds, the user's tasks."""
         given, others = self._model_args(run), self._others(run)
-        files = [str(value) for value in given.values() if os.path.isfile(str(value))]
-        if self.include_path:
-            files += [str(path) for path in Path(self.include_path).rglob("*") if path.suffix in (".yaml", ".py")]
-        least_s = max(map(os.path.getmtime, files), default=0)
+        files = [Path(str(value)) for value in given.values() if os.path.isfile(str(value))]
+        least_s = max(map(os.path.getmtime, [*files, *self._task_files]), default=0)
         for file in folder.rglob(f"*{RESULTS}"):
             with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # another file, or a broken one
                 found = json.loads(file.read_text(encoding="utf-8"))["config"]["resolved_cli_args"]
@@ -116,6 +115,11 @@ class Options:
                 ):
                     return True
         return False
+
+    @functools.cached_property
+    def _task_files(self) -> list[Path]:
+        found = Path(self.include_path).rglob("*") if self.include_path else ()
+        return [path for path in found if path.suffix in (".yaml", ".py")]
 
     def _model_args(self, run: PlannedRun) -> dict[str, Any]:
         return run.models.arguments_of(run.method) | {"method": self.files.get(run.method.name, run.method.name)}
@@ -141,8 +145,11 @@ def _text(model_args: Mapping[str, Any]) -> str:
 
 def _has_shared_calls(results: Path) -> bool:
     """Return whether the samples file beside a results file has a call that another run made."""
-    samples = results.parent.glob(results.name.replace(RESULTS, "_samples_*.jsonl"))
-    return any(b'"shared": true' in line for file in samples for line in file.open("rb"))
+    for samples in results.parent.glob(results.name.replace(RESULTS, "_samples_*.jsonl")):
+        with samples.open("rb") as lines:
+            if any(b'"shared": true' in line for line in lines):
+                return True
+    return False
 
 
 def read_models(

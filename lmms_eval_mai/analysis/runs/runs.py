@@ -95,6 +95,10 @@ class Runs:
         runs = (run for run in self.runs.values() if run.setup.family in chosen and benchmark in ("", run.benchmark))
         return sorted(runs, key=key)
 
+    def stopping(self, benchmark: str) -> list[FinishedRun]:
+        """Return the runs of methods that may stop early, those of cascades first."""
+        return [run for family in ("cascade", "solo") for run in self.select(family, benchmark=benchmark)]
+
     def full_rt(self, run: FinishedRun) -> FinishedRun | None:
         """Return Full RT of the pair of a cascade with the same thinking; of the large model's short answers, that with
         this model."""

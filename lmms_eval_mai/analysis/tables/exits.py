@@ -27,13 +27,11 @@ class AtExit(NamedTuple):
     others: dict[str, FinishedRun | None]
 
 
-def at_exits(runs: Runs) -> Iterator[AtExit]:
-    """Yield each exit of each method that may stop early: on each benchmark first those of the cascades."""
-    for benchmark in runs.benchmarks():
-        for run in (*runs.select("cascade", benchmark=benchmark), *runs.select("solo", benchmark=benchmark)):
-            others = runs.baselines(run)
-            for exit in dict.fromkeys(run.setup.method.exits):
-                yield AtExit(run, exit, run.samples[run.samples.exit == exit], others)
+def at_exits(runs: Runs, run: FinishedRun) -> Iterator[AtExit]:
+    """Yield each exit of a run."""
+    others = runs.baselines(run)
+    for exit in dict.fromkeys(run.setup.method.exits):
+        yield AtExit(run, exit, run.samples[run.samples.exit == exit], others)
 
 
 def scores_there(row: AtExit, name: str) -> pd.Series | None:
@@ -61,7 +59,8 @@ def exit_table(runs: Runs) -> Iterator[Table]:
         Column("score", "percent", 1, lambda row: runs.mean_score(row.run.benchmark, row.samples.score)),
         *(Column(f"{name}\nthere", "percent", 1, partial(there, name)) for name in OTHERS),
     ]
-    rows = list(at_exits(runs))
+    stopping = (run for benchmark in runs.benchmarks() for run in runs.stopping(benchmark))
+    rows = [row for run in stopping for row in at_exits(runs, run)]
     different = [name for name in OTHER_SCORES if any(row.run.benchmark == name for row in rows)]
     notes = [
         f"{benchmark_name(name)}: scores of this table are the accuracy of single documents, not {OTHER_SCORES[name]}."

@@ -58,7 +58,7 @@ def verdict(runs: Runs) -> Iterator[str]:
     """Yield what to say about each benchmark with the runs of one pair: a method that may stop early, the large model's
     short answers, and Full RT or large R. Nothing is said if too few documents decide."""
     for benchmark in runs.benchmarks():
-        stopping = [*runs.select("cascade", benchmark=benchmark), *runs.select("solo", benchmark=benchmark)]
+        stopping = runs.stopping(benchmark)
         beside = runs.baselines(stopping[0]) if stopping else {}
         if not beside.get("large S") or not (beside["Full RT"] or beside["large R"]) or not runs.roles:
             continue
@@ -78,7 +78,7 @@ def verdict(runs: Runs) -> Iterator[str]:
             told = {runs.name(run.setup) for run in (*stopping, *baselines)}
             others = [one for one in methods if one.name in told and one not in best]
             best_first = _about_best(benchmark, len(documents), named, about_price)
-            yield " ".join([best_first, *_about_others(named, others), *_about_loss(runs, benchmark)])
+            yield " ".join([best_first, *_about_others(named, others), *_about_loss(runs, stopping)])
 
 
 def prices(runs: Sequence[FinishedRun]) -> tuple[dict[FinishedRun, float], str, str]:
@@ -144,10 +144,10 @@ def _about_others(best: Sequence[Priced], others: Sequence[Priced]) -> Iterator[
             yield f"{name} is {_listed(shown)}, for {costs}."
 
 
-def _about_loss(runs: Runs, benchmark: str) -> Iterator[str]:
+def _about_loss(runs: Runs, stopping: Sequence[FinishedRun]) -> Iterator[str]:
     """Yield at which exit MAI loses most against large R, or else Full RT: one with a score for all its documents."""
-    rows = [row for row in at_exits(runs) if row.run.benchmark == benchmark and row.run.setup.method == MAI]
-    rows = [row for row in rows if row.run is rows[0].run and len(row.samples)]
+    mai = next((run for run in stopping if run.setup.method == MAI), None)
+    rows = [row for row in at_exits(runs, mai) if len(row.samples)] if mai else []
     for name in ("large R", "Full RT"):
         there = [scores for row in rows if (scores := scores_there(row, name)) is not None]
         if not there or any(scores.isna().any() for scores in there):
