@@ -114,15 +114,16 @@ def frame(table: Table) -> pd.DataFrame:
 
 def title(table: Table) -> str:
     """Return the title, with the values of the columns that `texts` leaves out."""
-    values = [(table.columns[number], table.rows[0][number]) for number in _in_title(table)]
-    texts = [text(cell, column) if column.type == "text" else f"{column.name} = {cell:,}" for column, cell in values]
+    cells = [(table.columns[number], text(table.rows[0][number], table.columns[number])) for number in in_title(table)]
+    texts = [cell if column.type == "text" else f"{column.name} = {cell or 'not known'}" for column, cell in cells]
     return f"{table.title} ({', '.join(texts)})" if texts else table.title
 
 
 def texts(table: Table, is_brief: bool = False) -> pd.DataFrame:
     """Return the cells as people read them: without the columns in the title, and without a name that the row above has
     too. `is_brief`: without intervals."""
-    left_out, last = _in_title(table), _last_name(table)
+    left_out = in_title(table)
+    last = max((number for number in names(table) if number not in left_out), default=0)
     rows = []
     for row, above in zip(table.rows, [None, *table.rows], strict=False):
         same = 0
@@ -134,16 +135,16 @@ def texts(table: Table, is_brief: bool = False) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=kept)
 
 
-def _last_name(table: Table) -> int:
-    return max((number for number, column in enumerate(table.columns) if column.type == "text"), default=0)
+def names(table: Table) -> list[int]:
+    """Return the columns that name a row."""
+    return [number for number, column in enumerate(table.columns) if column.type == "text"]
 
 
-def _in_title(table: Table) -> list[int]:
-    """Return the first columns that have one value in all of several rows, but for the last name."""
-    last = _last_name(table)
-    first = [number for number, column in enumerate(table.columns[: last + 2]) if column.type in ("text", "count")]
-    same = [number for number in first if len({row[number] for row in table.rows}) == 1]
-    return [number for number in same if number != last and len(table.rows) > 1]
+def in_title(table: Table) -> list[int]:
+    """Return the columns that have one value in all of several rows. If all names are such, the last one stays."""
+    numbers = range(len(table.columns))
+    same = [number for number in numbers if len(table.rows) > 1 and len({row[number] for row in table.rows}) == 1]
+    return same if {*names(table)} - {*same} else [number for number in same if number != names(table)[-1]]
 
 
 def text(cell: Cell, column: Column[Any], is_brief: bool = False) -> str:
@@ -173,10 +174,10 @@ def terminal(report: Report) -> str:
 
 def _parts(table: Table, width: int) -> list[Table]:
     """Return one table for each benchmark, which is the first name of a row, if the whole table is too wide."""
-    names = dict.fromkeys(row[0] for row in table.rows)
-    if _width(_fitting(table, 10**6)) <= width or len(names) == len(table.rows) or not _last_name(table):
+    benchmarks = dict.fromkeys(row[0] for row in table.rows)
+    if _width(_fitting(table, 10**6)) <= width or len(benchmarks) == len(table.rows) or len(names(table)) < 2:
         return [table]
-    return [replace(table, rows=tuple(row for row in table.rows if row[0] == name)) for name in names]
+    return [replace(table, rows=tuple(row for row in table.rows if row[0] == name)) for name in benchmarks]
 
 
 def _width(lines: str) -> int:
@@ -195,7 +196,7 @@ def _fitting(table: Table, width: int) -> str:
         *(_lines(brief, sides, name_width) for name_width in (WIDTH, 20, 16)),
         *(_lines(rows, ["left", *["right"] * len(table.rows)]) for rows in turned),
     ]
-    return next((lines for lines in ways if _width(lines) <= width), ways[2])
+    return next((lines for lines in ways if _width(lines) <= width), min(ways, key=_width))
 
 
 def _lines(rows: Sequence[Sequence[str]], sides: Sequence[str], name_width: int = WIDTH) -> str:
@@ -207,7 +208,7 @@ def _lines(rows: Sequence[Sequence[str]], sides: Sequence[str], name_width: int 
 
 
 def _aligned(table: Table) -> list[str]:
-    kept = [column for number, column in enumerate(table.columns) if number not in _in_title(table)]
+    kept = [column for number, column in enumerate(table.columns) if number not in in_title(table)]
     return ["left" if column.type == "text" else "right" for column in kept]
 
 

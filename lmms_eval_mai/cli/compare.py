@@ -120,6 +120,8 @@ def _chosen(given: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], l
     pairs, tasks, benchmarks = (names_of(text) for text in (given.pairs, given.tasks, given.benchmarks))
     if given.limit is not None and given.limit < 1:
         raise ArgumentError(f"--limit {given.limit} is invalid: expected at least 1.")
+    if given.include_path is not None and not Path(given.include_path).is_dir():
+        raise ArgumentError(f"--include_path {given.include_path} is not a folder.")
     if (ranks := int(os.environ.get("WORLD_SIZE") or 1)) > 1:
         raise ArgumentError(
             f"This command runs in one process, and WORLD_SIZE is {ranks}. Start it without torchrun or accelerate; "

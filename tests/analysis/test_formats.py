@@ -56,7 +56,11 @@ WIDE = Table(
     "x",
     "X",
     (*NAMES, *(Column(f"score of {number}", "percent", 1, str) for number in range(4))),
-    tuple((name, method, *4 * [Estimate(50.0, 100, 40.0, 60.0)]) for name in ("POPE", "shapes") for method in "ab"),
+    tuple(
+        (name, method, *4 * [Estimate(50.0 + number, 100, 40.0, 60.0)])
+        for name in ("POPE", "shapes")
+        for number, method in enumerate("ab")
+    ),
 )
 
 
@@ -76,12 +80,12 @@ def test_a_table_that_is_too_wide_has_its_names_in_several_lines_or_a_column_for
     wide = dataclasses.replace(
         WIDE,
         columns=(NAMES[1], *(Column(f"a measure {number}", "number", 1, str) for number in range(9))),
-        rows=tuple((name, *map(float, range(9))) for name in ("MAI", "Full RT")),
+        rows=tuple((name, *9 * [number]) for number, name in enumerate(("MAI", "Full RT"))),
     )
     for table in (long, wide):
         lines = FORMATS["terminal"](one_table(table)).splitlines()
         assert max(map(len, lines)) <= 80
-    assert lines[1].split() == ["method", "MAI", "Full", "RT"] and lines[2].split()[-2:] == ["0.0", "0.0"]
+    assert lines[1].split() == ["method", "MAI", "Full", "RT"] and lines[2].split()[-2:] == ["0.0", "1.0"]
 
 
 def test_a_name_has_the_options_that_not_all_runs_have(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import math
 import random
 from collections.abc import Iterator
+from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +123,17 @@ def test_differences_are_paired_with_mcnemars_p(made: Any) -> None:
     runs, found = made
     compared = rows(found, "differences")
     assert len(compared) == 8 + 7
-    for cascade, group in pd.DataFrame(compared).groupby("method"):
-        p = []
-        for row in group.to_dict("records"):
-            mine, other = runs[cascade].right, runs[row["against"]].right
-            better, worse, n = (mine & ~other).sum(), (other & ~mine).sum(), len(mine)
-            assert (row["only_this"], row["only_other"]) == (better, worse)
-            middle = (better - worse) / (n + 2)
-            error = math.sqrt(better + worse + 1 - (better - worse) ** 2 / (n + 2)) / (n + 2)
-            ends = [100 * (middle + sign * 1.959963985 * error) for sign in (-1, 1)]
-            assert estimate(row, "difference") == pytest.approx([100 * (better - worse) / n, *ends], abs=1e-6)
-            p.append(stats.binomtest(int(better), int(better + worse)).pvalue if better + worse else 1.0)
-        assert group.p.tolist() == near(holm(p))
+    pairs = [frozenset(pair) for pair in combinations(runs, 2)]
+    numbers = [
+        [int((runs[one].right & ~runs[other].right).sum()) for one, other in permutations(pair)] for pair in pairs
+    ]
+    p = holm([stats.binomtest(better, better + worse).pvalue if better + worse else 1.0 for better, worse in numbers])
+    for row in compared:
+        mine, other = runs[row["method"]].right, runs[row["against"]].right
+        better, worse, n = (mine & ~other).sum(), (other & ~mine).sum(), len(mine)
+        assert (row["only_this"], row["only_other"]) == (better, worse)
+        middle = (better - worse) / (n + 2)
+        error = math.sqrt(better + worse + 1 - (better - worse) ** 2 / (n + 2)) / (n + 2)
+        ends = [100 * (middle + sign * 1.959963985 * error) for sign in (-1, 1)]
+        assert estimate(row, "difference") == pytest.approx([100 * (better - worse) / n, *ends], abs=1e-6)
+        assert row["p"] == near(p[pairs.index(frozenset((row["method"], row["against"])))])

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from support.folders import Answers, World
 from support.tables import report
 
 from lmms_eval_mai.analysis.runs.runs import Runs
+from lmms_eval_mai.analysis.tables.summary import comparisons
 from lmms_eval_mai.analysis.tables.verdict import Priced, unbeaten, verdict
+from lmms_eval_mai.method.methods import METHODS as METHODS_BY_NAME
 
 METHODS = (
     ("mai", "s"),
@@ -67,7 +70,7 @@ def test_a_method_that_another_one_dominates_is_never_named_as_unbeaten(
 ) -> None:
     folder = tmp_path_factory.mktemp("runs")
     one = world(rates, seed, number=120)
-    for sentence in verdict(write(one, folder, is_shared=True)):
+    for sentence in verdict(write(one, folder, is_shared=True))[0]:
         lines = lines_of(folder)
         costs, right = {}, {}
         for name, run in lines.items():
@@ -108,28 +111,66 @@ def test_equal_scores_leave_the_cheapest_and_prices_within_10_percent_the_best()
 GOOD = [0.3, 0.7, 0.8, 0.9, 1.0]
 
 
+def said(runs: Runs) -> str:
+    (sentence,), missing = verdict(runs)
+    assert not missing
+    return sentence
+
+
+def edit(folder: Path, file: str, old: str, new: Callable[[int], str]) -> Runs:
+    """Replace a text in each line of the files of this pattern. `new`: what stands there in a line by its number."""
+    for path in folder.glob(file):
+        lines = path.read_text().splitlines(keepends=True)
+        assert old in lines[0]
+        path.write_text("".join(line.replace(old, new(number)) for number, line in enumerate(lines)))
+    return Runs.read([folder])
+
+
 def test_the_price_is_the_seconds_if_all_runs_have_made_their_own_calls(tmp_path: Path) -> None:
-    (sentence,) = verdict(write(world(GOOD, 1), tmp_path / "own"))
-    assert "seconds for a question" in sentence
-    (sentence,) = verdict(write(world(GOOD, 1), tmp_path / "shared", is_shared=True))
-    assert "tokens of the large model" in sentence
+    assert "seconds for a document" in said(write(world(GOOD, 1), tmp_path / "own"))
+    assert "tokens of the large model" in said(write(world(GOOD, 1), tmp_path / "shared", is_shared=True))
 
 
-def test_nothing_is_said_if_few_documents_decide_or_a_baseline_is_missing(tmp_path: Path) -> None:
-    assert not [*verdict(write(world(GOOD, 1, number=12), tmp_path / "few"))]
+def test_the_price_is_not_the_seconds_of_a_replay_of_two_engines_or_of_other_numbers_at_a_time(tmp_path: Path) -> None:
+    runs = write(world(GOOD, 1), tmp_path / "replay")
+    assert not [*runs.add_replays([METHODS_BY_NAME["mai_confidence"]], [0.5])]
+    assert "tokens of the large model" in said(runs)
+
+    write(world(GOOD, 1), tmp_path / "engines")
+    runs = edit(tmp_path / "engines", "*_samples_shapes_r.jsonl", '"large": "scripted"', lambda _: '"large": "vllm"')
+    assert "tokens of the large model" in said(runs)
+
+    write(world(GOOD, 1), tmp_path / "one_by_one")
+    start = '"started_at": '
+    runs = edit(tmp_path / "one_by_one", "*_samples_shapes_r.jsonl", start, lambda number: f'{start}{number}, "old": ')
+    assert "tokens of the large model" in said(runs)
+
+
+def test_differences_are_told_apart_by_the_adjusted_p(tmp_path: Path) -> None:
+    """On 6 of 200 documents, only those that think are right: p of one comparison is 0.031."""
+    red = Answers("red", "red", "red", "red", "red", "red")
+    doubted = dataclasses.replace(red, small="blue", large="blue")
+    one = World("shapes", [red] * 194 + [doubted] * 6, small="org/tiny", large="org/big", min_confidence=0.7)
+    runs = write(one, tmp_path)
+    p = {(runs.name(row.run.setup), runs.name(row.other.setup)): row for row in comparisons(runs, "shapes")}
+    row = p["MAI", "Full RT"]
+    assert row.comparison.p == pytest.approx(0.03125) and row.adjusted_p > 0.05
+    assert "points better" not in said(runs)
+
+
+def test_why_nothing_is_said(tmp_path: Path) -> None:
+    write(world(GOOD, 1, number=12), tmp_path / "few")
     world(GOOD, 1).write(tmp_path / "alone", "mai")
-    assert not [*verdict(Runs.read([tmp_path / "alone"]))]
-    write(world(GOOD, 1), tmp_path / "all")
-    found = report([tmp_path / "all"], ())
-    assert len(found.sentences) == 1
+    write(world(GOOD, 1), tmp_path / "pairs")
+    dataclasses.replace(world(GOOD, 1), small="org/other").write(tmp_path / "pairs", "mai", time="20260102_000000")
+    for folder, why in ("few", "too few documents"), ("alone", "large R"), ("pairs", "pairs of models"):
+        found = report([tmp_path / folder], ())
+        assert not found.sentences
+        assert why in " ".join(found.gaps)
 
 
-def test_the_exit_at_which_mai_loses_is_told_against_a_baseline_that_has_all_documents(tmp_path: Path) -> None:
-    runs = write(world(GOOD, 1), tmp_path)
-    (sentence,) = verdict(runs)
-    assert ", large R 100.0%." in sentence
+def test_a_run_on_other_documents_is_left_out(tmp_path: Path) -> None:
+    assert "large R" in said(write(world(GOOD, 1), tmp_path))
     (large_r,) = (file for file in tmp_path.glob("*_samples_shapes_r.jsonl"))
     large_r.write_text("".join(large_r.read_text().splitlines(keepends=True)[:100]))
-    (sentence,) = verdict(Runs.read([tmp_path]))
-    loss = sentence.partition("loses most")[2]
-    assert "large R" not in loss, sentence
+    assert "large R" not in said(Runs.read([tmp_path]))

@@ -26,8 +26,8 @@ def report(runs: Runs, tables: Collection[str] = ("all",), profile: seconds.Prof
     made += paper_tables.tables(runs, chosen, times)
     missing = _not_made(runs, {table.key for table in made}, tables, chosen, times)
     doubts = (*_other_documents(runs), *_dependent_documents(runs), *_other_numbers(runs), *_on_calibrated(runs))
-    gaps = (*runs.gaps, *missing, *doubts)
-    return Report(tuple(made), gaps, tuple(runs.legend()), tuple(verdict(runs)))
+    said, not_said = verdict(runs)
+    return Report(tuple(made), (*runs.gaps, *not_said, *missing, *doubts), tuple(runs.legend()), tuple(said))
 
 
 def _not_made(

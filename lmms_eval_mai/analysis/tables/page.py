@@ -11,14 +11,14 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, takewhile
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from lmms_eval_mai import __version__
 from lmms_eval_mai.analysis.intervals import Estimate
 from lmms_eval_mai.analysis.paper_numbers import benchmark_name
-from lmms_eval_mai.analysis.report import Cell, Column, Report, Table, text
+from lmms_eval_mai.analysis.report import Cell, Column, Report, Table, in_title, names, text, title
 from lmms_eval_mai.analysis.runs.folders import FinishedRun
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.tables.figure import score_over_price
@@ -96,7 +96,7 @@ def about(runs: Runs) -> str:
     every = runs.select()
     models = dict.fromkeys(filter(None, [*(run.setup.small for run in every), *(run.setup.model for run in every)]))
     documents = [
-        f"{max(run.documents for run in every if run.benchmark == name):,} questions of {benchmark_name(name)}"
+        f"{max(run.documents for run in every if run.benchmark == name):,} documents of {benchmark_name(name)}"
         for name in runs.benchmarks()
     ]
     named = ", ".join(f"{model} ({runs.roles[model]})" if model in runs.roles else model for model in models)
@@ -113,22 +113,19 @@ def _place(runs: Runs, run: FinishedRun, benchmarks: Sequence[str]) -> str:
 
 
 def shown_table(table: Table) -> dict[str, Any]:
-    """Return a table as the page shows it: without the columns that have one value in every row, which its title
-    names, and with a heading above the rows that only their last name tells apart."""
+    """Return a table as the page shows it: without the columns that its title names, and with a heading above the rows
+    that only their last name tells apart."""
     rows = [[shown(cell, column) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
-    numbers = range(len(table.columns))
-    same = [number for number in numbers if len(rows) > 1 and len({row[number] for row in rows}) == 1]
-    named = list(takewhile(lambda number: table.columns[number].type == "text", numbers))
-    *outer, name = [number for number in named if number not in same] or named[-1:]
-    kept = [name, *(number for number in numbers if number not in (*named, *same))]
+    *outer, name = [number for number in names(table) if number not in in_title(table)]
+    kept = [name, *(number for number in range(len(table.columns)) if number not in (*names(table), *in_title(table)))]
     groups = groupby(rows, key=lambda row: [row[number][0] for number in outer])
-    values = [(table.columns[number], rows[0][number][0]) for number in same if number != name]
-    in_title = ", ".join(value if column.type == "text" else f"{column.name} = {value}" for column, value in values)
     return {
         "key": table.key,
-        "title": f"{table.title} ({in_title})" if in_title else table.title,
+        "title": title(table),
         "columns": [table.columns[number] for number in kept],
-        "groups": [(" · ".join(names), [[row[number] for number in kept] for row in found]) for names, found in groups],
+        "groups": [
+            (" · ".join(outers), [[row[number] for number in kept] for row in found]) for outers, found in groups
+        ],
         "notes": table.notes,
     }
 

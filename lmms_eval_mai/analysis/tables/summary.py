@@ -1,5 +1,6 @@
 """Two of the tables that a report prints first: all methods, and their differences."""
 
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from lmms_eval_mai.contract import SIDES
 # --- all methods ---
 
 
+@functools.cache
 def spent(run: FinishedRun) -> dict[str, float | None]:
     """Return what a method spends on one document on average: `small_tokens` and `large_tokens` (output tokens), and
     `wall_s`. None: not known. Another model of lmms-eval counts as the large model."""
@@ -31,8 +33,9 @@ def method_table(runs: Runs) -> Iterator[Table]:
     """Yield score, output tokens and seconds of every method."""
 
     def seconds(run: FinishedRun) -> float | str | None:
-        is_shared = run.wall_s is None and run.calls.shared.any()
-        return "shared" if is_shared else spent(run)["wall_s"]
+        if run.wall_s is None and run.calls.shared.any():
+            return "replay" if run.is_replay else "shared"
+        return spent(run)["wall_s"]
 
     columns: list[Column[FinishedRun]] = [
         *name_columns(runs, lambda run: run),
@@ -45,7 +48,7 @@ def method_table(runs: Runs) -> Iterator[Table]:
     every = runs.select()
     note = "In brackets: 95% intervals. Compare seconds of one machine only."
     if any(run.calls.shared.any() for run in every):
-        note += " shared: it uses calls of other runs, so its seconds are not known."
+        note += " shared, replay: with some or all calls of other runs, so its seconds are not known."
     if any("mmmu" in run.benchmark for run in every):
         note += " On MMMU, lmms-eval's scorer guesses an option in place of an answer that it cannot read."
     title = "Methods: score in %, output tokens and seconds per document"
@@ -62,7 +65,7 @@ class Against(NamedTuple):
     other: FinishedRun
     comparison: Comparison
     adjusted_p: float
-    """For the number of other methods (Holm)."""
+    """For the number of all comparisons on the benchmark (Holm)."""
 
 
 def comparisons(runs: Runs, benchmark: str) -> Iterator[Against]:
@@ -70,17 +73,18 @@ def comparisons(runs: Runs, benchmark: str) -> Iterator[Against]:
     large model that may think for itself, Full RT, and one model alone."""
     in_order = [run for family in reversed(FAMILIES) for run in runs.select(family, benchmark=benchmark)]
     pairs = [{run.setup.model, run.setup.small} for run in in_order if run.setup.small]
+    compared = []
     for number, run in enumerate(in_order):
         models = {run.setup.model, run.setup.small}
         together = models.union(runs.roles, *(pair for pair in pairs if pair >= models - {""}))
-        compared = [
+        compared += [
             (run, other, comparison)
             for other in in_order[number + 1 :]  # two methods are compared once
             if (not other.ours or {other.setup.model, other.setup.small} - {""} <= together)
             and (comparison := runs.compare(run, other)) is not None
         ]
-        adjusted = intervals.holm([comparison.p for *_, comparison in compared])
-        yield from (Against(*one, p) for one, p in zip(compared, adjusted, strict=True))
+    adjusted = intervals.holm([comparison.p for *_, comparison in compared])
+    yield from (Against(*one, p) for one, p in zip(compared, adjusted, strict=True))
 
 
 def difference_table(runs: Runs) -> Iterator[Table]:
@@ -97,8 +101,8 @@ def difference_table(runs: Runs) -> Iterator[Table]:
         Column("p", "p", 0, lambda row: row.adjusted_p),
     ]
     notes = [
-        "Only this, only other: documents that only one of both has right. p: adjusted for the number of other methods "
-        "(Holm); below 0.05, the scores are told apart."
+        "Only this, only other: documents that only one of both has right. p: adjusted for all comparisons on the "
+        "benchmark (Holm); below 0.05, the scores are told apart."
     ]
     if any(row.run.benchmark == "pope" for row in rows):
         notes.append("On POPE, the difference and p are those of F1.")

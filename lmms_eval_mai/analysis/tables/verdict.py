@@ -54,50 +54,63 @@ def unbeaten(methods: Sequence[Priced]) -> list[Priced]:
     return sorted(found, key=lambda one: one.price)
 
 
-def verdict(runs: Runs) -> Iterator[str]:
-    """Yield what to say about each benchmark with the runs of one pair: a method that may stop early, the large model's
-    short answers, and Full RT or large R. Nothing is said if too few documents decide."""
+def verdict(runs: Runs) -> tuple[list[str], list[str]]:
+    """Return what to say about each benchmark on which a method may stop early; and of each about which nothing can be
+    said, why."""
+    said, missing = [], []
     for benchmark in runs.benchmarks():
-        stopping = runs.stopping(benchmark)
-        beside = runs.baselines(stopping[0]) if stopping else {}
-        if not beside.get("large S") or not (beside["Full RT"] or beside["large R"]) or not runs.roles:
-            continue
-        documents = stopping[0].samples.index
-        every = [run for run in runs.select(benchmark=benchmark) if run.samples.index.equals(documents)]
-        found, unit, about_price = prices(every)
-        methods = [
-            Priced(runs.name(run.setup), score.value, price, unit)
-            for run, price in found.items()
-            if (score := runs.score(run))
-        ]
-        doubtful = _compare(runs, benchmark, {one.name: one for one in methods})
-        best = unbeaten(methods)
-        named = [one for one in best if one.price] or best  # a small model alone has no tokens of the large one
-        if named and not doubtful & {one.name for one in named}:
-            baselines = [other for name, other in beside.items() if other and not name.startswith("small")]
-            told = {runs.name(run.setup) for run in (*stopping, *baselines)}
-            others = [one for one in methods if one.name in told and one not in best]
-            best_first = _about_best(benchmark, len(documents), named, about_price)
-            yield " ".join([best_first, *_about_others(named, others), *_about_loss(runs, stopping)])
+        if stopping := runs.stopping(benchmark):
+            sentence, lack = _about(runs, benchmark, stopping)
+            said += [sentence] * (not lack)
+            missing += [f"{benchmark_name(benchmark)}: which method pays is not said: {lack}."] * bool(lack)
+    return said, missing
+
+
+def _about(runs: Runs, benchmark: str, stopping: Sequence[FinishedRun]) -> tuple[str, str]:
+    """Return what to say about a benchmark; or an empty text, and what is missing. `stopping`: the methods that may
+    stop early."""
+    beside, documents = runs.baselines(stopping[0]), stopping[0].samples.index
+    every = [run for run in runs.select(benchmark=benchmark) if run.samples.index.equals(documents)]
+    if not runs.roles:
+        return "", "the runs have several pairs of models"
+    if beside["large S"] not in every or not {beside["Full RT"], beside["large R"]}.intersection(every):
+        return "", "it needs large S, and Full RT or large R, on the same documents"
+    found, unit, about_price = prices(every)
+    methods = [
+        Priced(runs.name(run.setup), score.value, price, unit)
+        for run, price in found.items()
+        if (score := runs.score(run))
+    ]
+    doubtful = _compare(runs, benchmark, {one.name: one for one in methods})
+    best = unbeaten(methods)
+    named = [one for one in best if one.price] or best  # a small model alone has no tokens of the large one
+    if not named:
+        return "", "no method has both a score and a price"
+    if doubtful & {one.name for one in named}:
+        return "", "too few documents decide"
+    baselines = [other for name, other in beside.items() if other and not name.startswith("small")]
+    told = {runs.name(run.setup) for run in (*stopping, *baselines)}
+    others = [one for one in methods if one.name in told and one not in best]
+    best_first = _about_best(benchmark, len(documents), named, about_price)
+    return " ".join([best_first, *_about_others(named, others), *_about_loss(runs, stopping)]), ""
 
 
 def prices(runs: Sequence[FinishedRun]) -> tuple[dict[FinishedRun, float], str, str]:
-    """Return what a question costs in each run, its unit, and what it is. A replay has no seconds."""
-    made = [run for run in runs if not run.is_replay]
-    seconds = {run: spent(run)["wall_s"] if run.ours else None for run in made}
-    is_one_machine = all(len({run.engines[side] for run in made if side in run.engines}) <= 1 for side in SIDES)
+    """Return what a document costs in each run, its unit, and what it is. A replay has no seconds."""
+    seconds = {run: spent(run)["wall_s"] if run.ours else None for run in runs}
+    is_one_machine = all(len({run.engines[side] for run in runs if side in run.engines}) <= 1 for side in SIDES)
     if is_one_machine and None not in seconds.values():
-        at_once = [_at_once(run) for run in made]
+        at_once = [_at_once(run) for run in runs]
         if max(at_once) <= 2 * min(at_once):
             known = {run: price for run, price in seconds.items() if price is not None}
-            return known, "s", f"seconds for a question, up to {max(at_once)} questions at a time"
+            return known, "s", f"seconds for a document, up to {max(at_once)} at a time"
     tokens = {run: spent(run)["large_tokens"] for run in runs}
     known = {run: price for run, price in tokens.items() if price is not None}
-    return known, "tokens", "output tokens of the large model for a question"
+    return known, "tokens", "output tokens of the large model for a document"
 
 
 def _at_once(run: FinishedRun) -> int:
-    """Return how many questions were open at the same time."""
+    """Return how many documents were open at the same time."""
     calls = run.calls.assign(end=run.calls.started_at + run.calls.seconds).groupby("doc_id")
     changes = pd.concat([pd.Series(-1, calls.end.max()), pd.Series(1, calls.started_at.min())])
     return int(changes.sort_index(kind="stable").cumsum().max())
@@ -119,7 +132,7 @@ def _compare(runs: Runs, benchmark: str, methods: Mapping[str, Priced]) -> set[s
 
 
 def _about_best(benchmark: str, number: int, best: Sequence[Priced], about_price: str) -> str:
-    where = f"On {benchmark_name(benchmark)} ({number:,} questions)"
+    where = f"On {benchmark_name(benchmark)} ({number:,} documents)"
     return (
         f"{where}, no method beats {_listed(best, 'or')}: none is as good for less, or better for no more. "
         f"Price: {about_price}."
@@ -157,7 +170,7 @@ def _about_loss(runs: Runs, stopping: Sequence[FinishedRun]) -> Iterator[str]:
         row, score = rows[worst], 100 * rows[worst].samples.score.mean()
         if losses[worst] > 0:
             yield (
-                f"{runs.name(row.run.setup)} loses most at the exit {row.exit} ({len(row.samples):,} questions): "
+                f"{runs.name(row.run.setup)} loses most at the exit {row.exit} ({len(row.samples):,} documents): "
                 f"{score:.1f}%, {name} {100 * there[worst].mean():.1f}%."
             )
         return

@@ -115,6 +115,7 @@ def refused(capsys: Any, tmp_path: Path) -> Any:
         ("--pair demo --tasks shapes_s --benchmarks shapes", "--benchmarks"),
         ("--pair demo --tasks shapes_s --min_confidence 2", "min_confidence=2"),
         ("--pair demo --tasks shapes_s --methods mia", "method=mia"),
+        ("--pair demo --tasks shapes_s --include_path missing", "--include_path missing"),
         ("--paper qwen --tasks shapes_s", "--tasks"),
         ("--pair demo --benchmarks shapes --limit 0", "--limit 0"),
         ("--pair demo --benchmarks shapes --tables 10,12", "--tables 10,12"),
