@@ -2,7 +2,7 @@
 
 Give it a whole lmms-eval command, with all its arguments. Without a model, the default pair is checked. No engine is
 started, and no weights are downloaded; endpoints are asked whether they answer. With --gpus, only how the models share
-such GPUs is shown: vLLM alone decides whether an engine fits into the memory.
+such GPUs is shown, and whether they should fit, or which named pairs do: vLLM alone decides it.
 """
 
 import argparse
@@ -22,10 +22,11 @@ from lmms_eval_mai.contract import Engine, EngineConfig
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.checkpoints import check_checkpoint, local_folder
-from lmms_eval_mai.engines.vllm.gpu_memory import GIB, USABLE, shares
+from lmms_eval_mai.engines.vllm.gpu_memory import BESIDES_WEIGHTS, GIB, USABLE, least_gib, shares
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.plugin import MODEL_ID, task_dir
 from lmms_eval_mai.redaction import error_text
+from lmms_eval_mai.run import pairs
 from lmms_eval_mai.run.config import Config, parse, refuse_lmms_evals_own
 from lmms_eval_mai.user_input import values_of
 
@@ -89,19 +90,23 @@ def versions() -> str:
 
 
 def check_tasks(tasks: list[str], include_path: str | None) -> str:
-    """Check that lmms-eval knows the model, our tasks and these."""
+    """Check that lmms-eval knows the model, our tasks and these. All of its own tasks, which take 5 s, are read only if
+    one of these is neither ours nor in the user's folder."""
     from lmms_eval.models import get_model
     from lmms_eval.tasks import TaskManager
 
     get_model(MODEL_ID)
-    manager: Any = TaskManager(include_path=include_path)
+    folders = [str(task_dir()), *([include_path] if include_path else [])]
     ours = sorted(path.stem for path in task_dir().rglob("*.yaml"))
-    # A name may be a pattern, or the path of a task file.
-    unknown = [name for name in (*ours, *tasks) if not manager.match_tasks([name]) and not os.path.exists(name)]
-    if unknown:
-        hint = did_you_mean(unknown[0], manager.all_tasks) or " `lmms-eval --tasks list` shows all tasks."
-        raise ArgumentError(f"lmms-eval does not know {', '.join(unknown)}.{hint}")
-    return f"lmms-eval knows {MODEL_ID} and the {len(ours)} tasks in {task_dir()}"
+    unknown = [*ours, *tasks]
+    for has_defaults in (False, True) if tasks else (False,):
+        manager: Any = TaskManager(include_path=folders, include_defaults=has_defaults)
+        # A name may be a pattern, or the path of a task file.
+        unknown = [name for name in unknown if not manager.match_tasks([name]) and not os.path.exists(name)]
+        if not unknown:
+            return f"lmms-eval knows {MODEL_ID} and the {len(ours)} tasks in {task_dir()}"
+    hint = did_you_mean(unknown[0], manager.all_tasks) or " `lmms-eval --tasks list` shows all tasks."
+    raise ArgumentError(f"lmms-eval does not know {', '.join(unknown)}.{hint}")
 
 
 def check_engine(config: Config, engine: EngineConfig) -> str:
@@ -187,7 +192,20 @@ def gpu_shares(config: Config, gpus: Sequence[float]) -> str:
         numbers = ",".join(map(str, share.gpus))
         rows.append((f"{engine.side} {engine.model}", numbers, f"{utilization:.0%}", f"{memory:.1f}", *sizes))
     table = tabulate(rows, HEADINGS, tablefmt="plain", disable_numparse=True, stralign="right")
-    note = "What is left is for images, buffers, CUDA graphs and the KV cache, which vLLM measures."
     if any(share.weight_bytes is None for share in by_side.values()):
-        note = "Neither the cache nor the hub has the models, so these shares are guesses (docs/first-run.md)."
-    return f"{table}\n{note}"
+        return (
+            f"{table}\nNeither the cache nor the hub has the models, so these shares are guesses (docs/first-run.md)."
+        )
+    least = BESIDES_WEIGHTS / GIB
+    short = [name for name, *_, left in rows if float(left) < least]
+    need = f"{least:g} GiB for images, buffers, CUDA graphs and the KV cache"
+    if not short:
+        return f"{table}\nIt should fit: each model has at least {need}. vLLM measures it at the start."
+    text = f"{table}\nIt does not fit: {' and '.join(short)} would have less than {need}."
+    for files in sorted(pairs.FOLDER.glob("*.yaml")):
+        pair = pairs.load(files.stem)
+        for quantization, part in (("", 1.0), (",quantization=fp8", 0.5)):
+            if (needed := least_gib(part, pair["small"], pair["large"])) and needed <= min(gpus):
+                text += f"\n--model_args pair={files.stem}{quantization} needs one GPU of {needed:.0f} GiB."
+                break
+    return text

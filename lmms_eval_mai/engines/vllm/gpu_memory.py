@@ -22,6 +22,24 @@ for CUDA contexts (0.6 GiB for each engine)."""
 BESIDES_WEIGHTS = 4 * GIB
 """Bytes that an engine needs at least besides its weights: for images, buffers, CUDA graphs and a short KV cache. On an
 H100, 3.5 GiB were measured for the shape of Qwen3-VL-2B and 4.4 for that of 8B. It balances the shares."""
+WEIGHTS_GIB = {
+    "Qwen/Qwen3-VL-2B-Instruct": 4.0,
+    "Qwen/Qwen3-VL-4B-Instruct": 8.3,
+    "Qwen/Qwen3-VL-8B-Instruct": 16.3,
+    "OpenGVLab/InternVL3_5-1B-HF": 2.0,
+    "OpenGVLab/InternVL3_5-2B-HF": 4.4,
+    "OpenGVLab/InternVL3_5-4B-HF": 8.8,
+    "OpenGVLab/InternVL3_5-8B-HF": 15.9,
+    "OpenGVLab/InternVL3_5-14B-HF": 28.2,
+    "Qwen/Qwen3.5-2B": 4,
+    "Qwen/Qwen3.5-4B": 8,
+    "Qwen/Qwen3.5-9B": 17,
+    "Qwen/Qwen3.5-27B": 50,
+    "google/gemma-4-E2B-it": 10,
+    "google/gemma-4-31B-it": 58,
+}
+"""The weights of the models of the named pairs, for a machine that neither has them nor reaches the hub: from the hub
+(2026-11-23, bf16); whole numbers are computed from the names."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +48,7 @@ class GpuShare:
 
     gpus: tuple[int, ...]
     weight_bytes: int | None
-    """Size of the whole model. None: unknown."""
+    """Of the whole model, in the memory. None: unknown."""
     utilization: float | None = None
     """vLLM's `gpu_memory_utilization`, if the engine shares its GPU. None: it has its GPUs for itself."""
 
@@ -40,10 +58,25 @@ def shares(pair: Sequence[EngineConfig], gpu_count: int, rank: int | None = None
     gpus: dict[Side, tuple[int, ...]] = {}
     for config in sorted(pair, key=lambda config: _named_gpus(config) is None):  # those that the user places come first
         gpus[config.side] = _gpus(config, set(itertools.chain(*gpus.values())), gpu_count, rank)
-    sizes = {config.side: weight_bytes(config.model, config.arguments.get("revision")) for config in pair}
+    sizes = {config.side: _weight_bytes(config) for config in pair}
     is_shared = len(pair) == 2 and not set(gpus["small"]).isdisjoint(gpus["large"])
     utilizations = _utilizations(pair, sizes) if is_shared else {}
     return {side: GpuShare(gpus[side], sizes[side], utilizations.get(side)) for side in gpus}
+
+
+def least_gib(part: float, *models: str) -> float | None:
+    """Return the memory of a GPU, in GiB, that the models of a named pair need together. None: not known. `part`: of
+    their bf16 weights, 0.5 for 8 bits."""
+    known = [WEIGHTS_GIB[model] for model in models if model in WEIGHTS_GIB]
+    return sum(part * size + BESIDES_WEIGHTS / GIB for size in known) / USABLE if len(known) == len(models) else None
+
+
+def _weight_bytes(config: EngineConfig) -> int | None:
+    """Return the size of a model's weights in the memory. None: unknown."""
+    stored = weight_bytes(config.model, config.arguments.get("revision"))
+    known = stored or int(WEIGHTS_GIB.get(config.model, 0) * GIB) or None
+    is_quantized_at_start = config.arguments.get("quantization") == "fp8" and "fp8" not in config.model.lower()
+    return known // 2 if known and is_quantized_at_start else known
 
 
 def _utilizations(pair: Sequence[EngineConfig], sizes: Mapping[Side, int | None]) -> dict[Side, float]:
