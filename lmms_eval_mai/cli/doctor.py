@@ -193,15 +193,16 @@ def gpu_shares(config: Config, gpus: Sequence[float]) -> str:
         rows.append((f"{engine.side} {engine.model}", numbers, f"{utilization:.0%}", f"{memory:.1f}", *sizes))
     table = tabulate(rows, HEADINGS, tablefmt="plain", disable_numparse=True, stralign="right")
     if any(share.weight_bytes is None for share in by_side.values()):
-        return (
-            f"{table}\nNeither the cache nor the hub has the models, so these shares are guesses (docs/first-run.md)."
-        )
+        return f"{table}\nNeither the cache nor the hub has the models, so the shares are guesses (docs/first-run.md)."
     least = BESIDES_WEIGHTS / GIB
     short = [name for name, *_, left in rows if float(left) < least]
     need = f"{least:g} GiB for images, buffers, CUDA graphs and the KV cache"
     if not short:
         return f"{table}\nIt should fit: each model has at least {need}. vLLM measures it at the start."
-    text = f"{table}\nIt does not fit: {' and '.join(short)} would have less than {need}."
+    text = (
+        f"{table}\nIt does not fit: {' and '.join(short)} would have less than {need}. On one such GPU do (fp8: since "
+    )
+    text += "Ada and Hopper):"
     for files in sorted(pairs.FOLDER.glob("*.yaml")):
         pair = pairs.load(files.stem)
         for quantization, part in (("", 1.0), (",quantization=fp8", 0.5)):
