@@ -204,7 +204,8 @@ async def reply_of(question: Question, results: AsyncIterable[Call | Trace]) -> 
             continue
         content = {"content": result.text if question.sample.variant is not None else result.answer.text}
         reason = "stop" if result.answer.finish_reason == "stop" else "length"
-        mai = {"method": question.config.method.name, "kind": question.sample.answer_form, "exit": result.exit}
+        kind = question.sample.answer_form if question.sample.variant is not None else "free"
+        mai = {"method": question.config.method.name, "kind": kind, "exit": result.exit}
         mai |= trace_record(result) if request.mai.trace else {}
         usage = _usage(result.calls)
         if request.stream:

@@ -116,7 +116,7 @@ class MaiOptions(Fields):
     think: Literal["E", "R", "native"] | None = None
     min_confidence: Annotated[float | None, Field(gt=0, le=1)] = None
     options: Annotated[list[str] | None, Field(min_length=2, max_length=26)] = None
-    kind: Literal["letter", "word"] | None = None
+    kind: Literal["letter", "word", "free"] | None = None
     benchmark: Literal[tuple(BENCHMARKS)] | None = None  # type: ignore[valid-type]
     trace: bool = True
 

@@ -9,7 +9,7 @@ from lmms_eval_mai.contract import PROMPTS, Message, Variant
 from lmms_eval_mai.engines.messages import merge_adjacent_text
 from lmms_eval_mai.method.agreement import Doc
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, LETTERS, options_of
-from lmms_eval_mai.method.methods import METHODS, Method
+from lmms_eval_mai.method.methods import METHODS, Ask, Method, Stop
 from lmms_eval_mai.method.prompts import INSTRUCTIONS, AnswerForm
 from lmms_eval_mai.method.sample import Sample
 from lmms_eval_mai.run.ask import checked_options, question_sample, with_options
@@ -58,9 +58,12 @@ def question_of(
     last = max(number for number, part in enumerate(parts) if isinstance(part, str) and part.strip())
     before = "".join(f"{part}\n" for part in parts[:last] if isinstance(part, str))
     text, variant, answer_form = strip_instruction(str(parts[last]))
-    options = find_options(before + text, mai, answer_form)
-    if not (variant or options or _asks_for_short_answer(request)):
-        return _plain_chat(request, turns, config, gen_kwargs)
+    if mai.kind == "free" and (others := mai.model_fields_set - {"kind", "trace"}):
+        sentence = f"A free chat goes to one model as it is, so mai.{min(others)} has no effect. Leave it out."
+        raise bad_request(sentence, "mai.kind")
+    options = [] if mai.kind == "free" else find_options(before + text, mai, answer_form)
+    if mai.kind == "free" or not (variant or options or _asks_for_short_answer(request)):
+        return _free_chat(request, turns, config, gen_kwargs)
     if mai.options and options_of(before + text) != [option.strip() for option in options]:
         text = with_options(text.rstrip("\n"), options)
     # A line ends before the instruction: so all prompts begin like those of the tasks of this package.
@@ -103,9 +106,11 @@ def _asks_for_short_answer(request: ChatRequest) -> bool:
     return is_short or bool(request.images() or request.mai.model_fields_set - {"trace"})
 
 
-def _plain_chat(request: ChatRequest, turns: Turns, config: Config, gen_kwargs: Mapping[str, Any]) -> Question:
-    """Return a chat that is no question. It is sent as it is to one model: the large one, if the server has it."""
-    config = config.model_copy(update={"method": METHODS[config.method.sides[-1]]})
+def _free_chat(request: ChatRequest, turns: Turns, config: Config, gen_kwargs: Mapping[str, Any]) -> Question:
+    """Return a chat that is no question with a short answer. It is sent as it is to one model: the large one, if the
+    server has it."""
+    side = config.method.sides[-1]
+    config = config.model_copy(update={"method": Method("free", (Ask(side, "task"), Stop("free", f"{side}.task")))})
     return Question(request, turns, config, replace(_sample(request, [], config, gen_kwargs), variant=None))
 
 

@@ -255,11 +255,16 @@ def test_unknown_fields_and_values_that_ask_for_nothing_are_ignored(api: Running
     assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == f"answer {number}"
 
 
-def test_chat_that_is_no_short_answer_question_is_answered_by_the_large_model_as_it_is(api: Running) -> None:
+def test_free_chat_is_answered_by_the_large_model_as_it_is(api: Running) -> None:
     number = api.service.asked
     reply = api.post(STORY | {"max_tokens": 1000}).json()
     assert reply["choices"][0]["message"]["content"] == f"Once upon a time [[{number}]]"
-    assert reply["mai"]["method"] == "large" and prompts_of(reply) == {"large task": ["Tell a story."]}
+    assert prompts_of(reply) == {"large task": ["Tell a story."]}
+    described = api.post(chat("Describe this image in detail.") | {"mai": {"kind": "free"}}).json()
+    assert prompts_of(described) == {"large task": ["<image 8x6>", "Describe this image in detail."]}
+    for one in (reply, described):
+        assert [one["mai"][name] for name in ("method", "kind", "exit")] == ["free", "free", "free"]
+    assert api.refused(chat(mai={"kind": "free", "think": "R"}))[1]["param"] == "mai.kind"
     for fields in ({"max_tokens": 5}, {"max_completion_tokens": 5}, {"mai": {"kind": "word"}}):
         assert api.post(STORY | fields).json()["mai"]["method"] == "mai"
 
@@ -308,5 +313,5 @@ def test_decoding_arguments_of_a_request_replace_those_of_the_server() -> None:
 def test_server_with_one_model_answers_every_chat_with_it(tmp_path: Path) -> None:
     with serving(engine="scripted", method="large", large=scripted(tmp_path)["large"]) as server:
         assert server.ask()["mai"]["exit"] == "large"
-        assert server.post(STORY).json()["mai"]["exit"] == "large"
+        assert server.post(STORY).json()["mai"]["exit"] == "free"
         assert server.refused(chat(mai={"method": "mai"}))[1]["param"] == "mai.method"
