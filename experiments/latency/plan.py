@@ -4,8 +4,12 @@ All methods get the same documents, and the steps of a method say which calls a 
 model or after thinking agrees with the large model's short answer on as many documents as in Table 10, and with no
 other answer. The large model is sure where the short answers agree, unless a row has its own share that thinks.
 
+Hard documents, on which the short answers disagree, think longer than easy ones, as much as the seconds of Table 11
+say, and the means over all documents are those of Table 5. The length belongs to the document: a row that thinks more
+often also thinks on easy ones, which is shorter.
+
 Not from the paper: the length of thinking is log-normal with sigma 0.4, each document has one factor for all of it, and
-hard documents have the same lengths as easy ones.
+all hard documents, both models and both prompts (R and E) have the same mean factor.
 """
 
 import argparse
@@ -23,6 +27,9 @@ from lmms_eval_mai.method import files
 from lmms_eval_mai.method.methods import Method, Stop, asks_of, prompt_of
 
 BENCHMARKS = ("pope", "mmbench_en_dev", "mmmu_val", "chartqa", "infovqa_val", "realworldqa")
+HARD_FACTORS = dict(zip(BENCHMARKS, (1.83, 1.43, 1.16, 1.22, 1.31, 1.0), strict=True))
+"""The mean thinking of hard documents by that of all: from Table 11 by Eq. 27, with prompts of 512 tokens (with 320, as
+in the table of README.md, at most 3% more)."""
 ROWS = ("large:R", "large:S", "full_rt", "mai", "mai_confidence", "own_thinking", "own_thinking:E")
 
 
@@ -115,11 +122,7 @@ class Plan:
 
 def plan(benchmark: str, documents: int, given: argparse.Namespace) -> Plan:
     """Return the plan of a benchmark. Documents that are about equally difficult have all lengths, so few documents
-    have the means of many."""
-    ranks = [NormalDist().inv_cdf((0.5 + number * (math.sqrt(5) - 1) / 2) % 1) for number in range(documents)]
-    mean = sum(math.exp(0.4 * rank) for rank in ranks) / documents
-    made = [Document((number + 0.5) / documents, math.exp(0.4 * rank) / mean) for number, rank in enumerate(ranks)]
-    random.Random(given.seed).shuffle(made)
+    have the means of many. Raises `ValueError` if hard documents think so long that nothing is left for easy ones."""
     number = paper_numbers.number
     exits = given.exits or [number(10, "MAI 8B + 2B-R", benchmark, exit) for exit in ("agree_short", "agree_think")]
     lengths = {
@@ -127,6 +130,19 @@ def plan(benchmark: str, documents: int, given: argparse.Namespace) -> Plan:
         for side, of in zip(("small", "large"), given.lengths, strict=True)
     }
     short, think = exits
+    ranks = [NormalDist().inv_cdf((0.5 + number * (math.sqrt(5) - 1) / 2) % 1) for number in range(documents)]
+    spread, difficulties = [math.exp(0.4 * rank) for rank in ranks], [(n + 0.5) / documents for n in range(documents)]
+    easy = sum(100 * difficulty < short for difficulty in difficulties)
+    factor = (given.hard_factor or HARD_FACTORS[benchmark]) if easy else 1.0
+    if (hard := factor * (documents - easy)) > documents:
+        raise ValueError(
+            f"{documents - easy} of {documents} documents of {benchmark} are hard, and {factor:g} times as long as all "
+            f"is more than all together: give --hard_factor below {documents / (documents - easy):.2f}."
+        )
+    groups = (spread[:easy], documents - hard), (spread[easy:], hard)
+    factors = [one * total / sum(group) for group, total in groups for one in group]
+    made = [*map(Document, difficulties, factors)]
+    random.Random(given.seed).shuffle(made)
     return Plan(benchmark, lengths, (short, think), tuple(made))
 
 
@@ -141,5 +157,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     lengths = 'models of Table 5, or your own lengths: \'{"S": 4, "E": 90, "R": 250}\''
     made.add_argument("--lengths", nargs=2, metavar=("SMALL", "LARGE"), default=["2B", "8B"], help=lengths)
     made.add_argument("--exits", nargs=2, type=float, help="your own: percent of agree_short and of agree_think")
+    hard = "thinking where the short answers disagree, by that on all documents; 1: equal (default: from Table 11)"
+    made.add_argument("--hard_factor", type=float, help=hard)
     made.add_argument("--seed", type=int, default=1)
     return made

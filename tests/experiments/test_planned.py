@@ -1,5 +1,7 @@
 """The plan of experiments/latency, the simulation against times computed by hand, and a planned run on real engines."""
 
+import bisect
+import itertools
 import json
 import subprocess
 import sys
@@ -11,6 +13,9 @@ import pytest
 
 from experiments.latency import plan, predict
 from experiments.latency.plan import Document, Plan, Row
+from lmms_eval_mai.analysis import paper_numbers
+from lmms_eval_mai.analysis.tables import seconds
+from lmms_eval_mai.contract import PROMPTS
 
 ROOT = Path(__file__).resolve().parents[2]
 EASY, MIDDLE, HARD = (Document(difficulty, 1.0) for difficulty in (0.1, 0.75, 0.9))
@@ -97,8 +102,61 @@ def test_documents_have_the_exits_and_the_mean_lengths_of_the_paper() -> None:
     for row, mean in (("large:R", 294.3), ("small:E", 95.8), ("large:S", 4)):
         calls = [one[0] for document in made.documents for one in made.calls(plan.read_row(row), document)]
         assert sum(call.output_tokens for call in calls) / 1000 == pytest.approx(mean, rel=0.01)
-    hard = [document.factor for document in made.documents if document.difficulty > 0.72]
-    assert sum(hard) / len(hard) == pytest.approx(1, rel=0.02)
+
+
+def mean_tokens(made: Plan, row: str) -> float:
+    """Return the mean length of the thinking of a row over the documents that think."""
+    calls = [call for document in made.documents for step in made.calls(plan.read_row(row), document) for call in step]
+    thinking = [call.output_tokens for call in calls if PROMPTS[call.prompt].thinks]
+    return sum(thinking) / len(thinking)
+
+
+@pytest.mark.parametrize("benchmark", plan.BENCHMARKS)
+def test_hard_questions_think_longer_and_all_together_as_long_as_in_the_paper(benchmark: str) -> None:
+    made, hard = plan.plan(benchmark, 1000, options()), plan.HARD_FACTORS[benchmark]
+    for x, (side, rows) in itertools.product(
+        "ER", {"small": ("full_rt", "mai"), "large": ("large", "own_thinking")}.items()
+    ):
+        mean = made.lengths[side][x]
+        assert mean == paper_numbers.number(5, f"{'2B' if side == 'small' else '8B'}-{x}", benchmark, "tokens")
+        assert mean_tokens(made, f"{rows[0]}:{x}") == pytest.approx(mean, rel=0.01)
+        assert mean_tokens(made, f"{rows[1]}:{x}") == pytest.approx(hard * mean, rel=0.02)
+    equal = plan.plan(benchmark, 1000, options("--hard_factor", "1"))
+    assert mean_tokens(equal, "mai") == pytest.approx(made.lengths["small"]["R"], rel=0.02)
+
+
+def test_hard_questions_think_as_long_as_one_says_while_something_is_left_for_easy_ones() -> None:
+    made = plan.plan("chartqa", 1000, options("--hard_factor", "2"))
+    assert mean_tokens(made, "own_thinking") == pytest.approx(2 * 294.3, rel=0.01)
+    easy = (1 - 0.28 * 2) / 0.72
+    assert mean_tokens(made, "own_thinking:R:0.56") == pytest.approx((1 + easy / 2) * 294.3, rel=0.02)
+    with pytest.raises(ValueError, match="--hard_factor below 3"):
+        plan.plan("chartqa", 1000, options("--hard_factor", "4"))
+
+
+@pytest.mark.parametrize("benchmark", plan.BENCHMARKS)
+def test_the_factors_of_hard_questions_follow_from_table_11(benchmark: str) -> None:
+    def number(table: int, method: str, measure: str) -> float:
+        found = paper_numbers.number(table, method, benchmark, measure)
+        assert found is not None
+        return found
+
+    small, large = (seconds.papers_profile().models[f"Qwen/Qwen3-VL-{size}-Instruct"].seconds for size in ("2B", "8B"))
+    mai, short = "MAI 8B + 2B-R", number(5, "8B-S", "tokens")
+    exits = ("agree_short", "agree_think", "transfer")
+    agree, think, transfer = (number(10, mai, f"{exit}, documents") for exit in exits)
+    documents = agree + think + transfer
+    shorts_s = documents * (small(512, number(5, "2B-S", "tokens")) + large(512, short))
+
+    def full_rt_s(tokens: float) -> float:
+        return documents * float(small(512, tokens) + large(512 + tokens, short))
+
+    def mai_s(tokens: float) -> float:
+        return float(shorts_s + (think + transfer) * small(512, tokens) + transfer * large(512 + tokens, short))
+
+    of_all = bisect.bisect(range(10000), number(11, "Full RT 8B + 2B-R", "seconds"), key=full_rt_s)
+    of_hard = bisect.bisect(range(10000), number(11, mai, "seconds"), key=mai_s)
+    assert plan.HARD_FACTORS[benchmark] == pytest.approx(of_hard / of_all, abs=0.01)
 
 
 def test_lengths_exits_and_methods_may_be_ones_own(tmp_path: Path) -> None:
