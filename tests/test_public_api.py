@@ -17,8 +17,8 @@ ERRORS = {name: error for name, error in vars(errors).items() if isinstance(erro
 PUBLIC = ERRORS.keys() | {"Cascade", "Config", "MaiCascade", "__version__", "parse", "task_dir"}
 
 
-def run(code: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+def run(code: str, *arguments: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
 
@@ -36,6 +36,22 @@ def test_import_of_the_package_imports_nothing_heavy_and_that_of_cascade_no_engi
     engines = ("vllm", "aiohttp", "lmms_eval.evaluator", "lmms_eval.tasks")
     code = f"import sys; from lmms_eval_mai import Cascade; print([name for name in {engines} if name in sys.modules])"
     assert run(code) == ["[]"]
+
+
+HELP = """
+import sys
+from lmms_eval_mai.cli import main
+try:
+    main([sys.argv[1], "--help"])
+except SystemExit:
+    print(*{"torch", "pandas", "transformers", "lmms_eval.tasks", "vllm"} & set(sys.modules))
+"""
+
+
+@pytest.mark.parametrize("command", ["doctor", "ask", "compare", "calibrate", "serve"])
+def test_help_imports_nothing_slow(command: str) -> None:
+    first, *_, imported = run(HELP, command)
+    assert first.startswith(f"usage: lmms-eval-mai {command}") and not imported
 
 
 def test_public_parse_names_a_typo_without_importing_an_engines_library() -> None:

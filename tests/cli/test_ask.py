@@ -4,9 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from PIL import Image
-from support.own_command import refusal, run_command
+from support.own_command import run_command
 
 NO_MODELS = "small=/not/there,large=/not/there"
 """Model arguments with which every start of an engine fails."""
@@ -44,17 +43,3 @@ def test_dry_run_of_sparse_transfer_shows_the_whole_thinking(capsys: Any) -> Non
     code, text, _ = run_command(capsys, "ask", *WHY, model_args, "--dry-run")
     assert code == 0 and calls(text) == ["small think", "large transfer"]
     assert text.count("<text of the small model, prompt think>") == 1 and "transfer=sparse" in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        ([*WHY, "max_open_sample=1"], "max_open_sample"),
-        ([*WHY, "pair=demo", "--gen_kwargs", "temprature=1"], "temprature"),
-        ([*WHY, "transfer=sparse"], "large_engine=vllm"),
-        (["--question", "Why?", "--image", "not_there.png"], "not_there.png"),
-        (["--question", "Why?", "--option", "red"], "option"),
-    ],
-)
-def test_wrong_argument_ends_with_one_sentence_and_code_1(capsys: Any, arguments: list[str], option: str) -> None:
-    assert option in refusal(capsys, "ask", *arguments, "--dry-run")

@@ -321,31 +321,6 @@ def test_a_threshold_for_a_task_of_ones_own_is_that_of_a_benchmark_with_the_same
     assert chosen["mytask"]["mytask"] == chosen["shapes"]["shapes"]
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (["alone"], "full_rt"),
-        (["alone", "--method", "own_thinking"], "_r"),
-        (["pairs"], "bigger"),
-        (["alone", "--max_loss", "0"], "--max_loss 0"),
-        (["alone", "--confidence", "1"], "--confidence 1"),
-        (["alone", "--method", "mai"], "--method mai"),
-        (["alone", "--method", "none.yaml"], "none.yaml"),
-        (["nowhere"], "nowhere"),
-    ],
-)
-def test_what_cannot_be_calibrated_is_refused(
-    tmp_path: Path, capsys: Any, monkeypatch: Any, task_manager: Any, options: list[str], named: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    if options[0] == "alone":
-        world(20).write(tmp_path / "alone", "mai")
-    if options[0] == "pairs":
-        for benchmark, large in (("shapes", "big"), ("realworldqa", "bigger")):
-            write(replace(world(20), benchmark=benchmark, large=large), tmp_path / "pairs" / benchmark, "mai full_rt")
-    assert named in refusal(capsys, "calibrate", *options)
-
-
 @pytest.mark.parametrize(("method", "baseline"), [(OWN_THINKING, "large-r"), (MAI_CONFIDENCE_DIRECT, "full-rt")])
 def test_a_method_answers_with_its_baseline_where_no_answer_is_sure(
     tmp_path: Path, task_manager: Any, method: Any, baseline: str

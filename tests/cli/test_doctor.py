@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants
-from support.own_command import refusal, run_command
+from support.own_command import run_command
 
 from lmms_eval_mai.cli import doctor
 from lmms_eval_mai.errors import ArgumentError, MaiError
-from lmms_eval_mai.harness.model import MaiCascade
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run.config import parse
 
@@ -68,32 +67,6 @@ def test_engines_are_checked_as_a_run_would_build_them(model_args: str, refused:
             texts.append(str(error))
             sides.append(engine.side)
     assert sides == refused and word in " ".join(texts)
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        (["--model", "mai_cascad"], "mai_cascade"),
-        (["--model_args", "pair=demo,method=small,batch=3"], "batch"),
-        (["--model_args", "method=both"], "method=both"),
-        (["--model_args", "demo"], "--model_args"),
-        (["--model_args", "pair=demo,batch_size=2"], "batch_size"),
-        (["--gpus", "L5"], "--gpus"),
-        (["--gpus", "0.5"], "--gpus"),
-        (["--gpus", "24", "--model_args", "devices=3"], "devices"),
-    ],
-)
-def test_wrong_arguments_end_with_one_sentence_and_code_1(capsys: Any, options: list[str], word: str) -> None:
-    assert word in refusal(capsys, "doctor", *options)
-
-
-def test_an_argument_that_lmms_eval_keeps_for_itself_is_refused_by_the_doctor_and_by_a_run() -> None:
-    model_args = "pair=demo,engine=transformers,device=1"
-    with pytest.raises(ArgumentError, match="small_device"):
-        doctor.configuration(None, model_args, None)
-    with pytest.raises(ArgumentError, match="small_device"):
-        MaiCascade.create_from_arg_string(model_args, {"batch_size": 1, "max_batch_size": None, "device": None})
-    doctor.configuration(None, "pair=demo,engine=transformers,large_device=1", None)
 
 
 @pytest.fixture

@@ -37,30 +37,6 @@ def test_json_on_the_terminal_is_json_also_beside_a_page(tmp_path: Path, capsys:
     assert "<!doctype html>" in page.read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["runs", "--images"], "--images has no effect without --html"),
-        (["."], "there is no run of lmms-eval."),
-        (["runs", "--tables", "9"], "--tables 9 is invalid"),
-        (["runs", "--tables", "rules"], "--min_confidence"),
-        (["runs", "--method", "mai_confidence", "--min_confidence", "0.9", "2"], "--min_confidence 2"),
-        (["runs", "--html", "file/x.html"], "--html file/x.html cannot be written"),
-        (["runs", "--html", "-"], "--html - is invalid"),
-    ],
-)
-def test_what_cannot_be_made_ends_with_one_line_and_exit_code_1(
-    tmp_path: Path, capsys: Any, monkeypatch: Any, arguments: list[str], message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    if "runs" in arguments:
-        POPE.write(tmp_path / "runs", "mai")
-    (tmp_path / "file").write_text("")
-    code, _, err = run_command(capsys, "report", *arguments)
-    assert (code, err.count("\n")) == (1, 1)
-    assert err.startswith("lmms-eval-mai: ") and message in err
-
-
 def test_a_table_without_a_row_is_named_with_the_command_that_makes_it(tmp_path: Path, capsys: Any) -> None:
     World("shapes", POPE.documents, small="a/tiny", large="a/big").write(tmp_path, "mai")
     _, out, _ = run_command(capsys, "report", tmp_path, "--tables", "8,10,11")

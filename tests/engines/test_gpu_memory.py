@@ -8,7 +8,7 @@ import pytest
 from lmms_eval_mai.contract import SIDES, EngineConfig, Side
 from lmms_eval_mai.engines.vllm.configuration import start_errors
 from lmms_eval_mai.engines.vllm.gpu_memory import BESIDES_WEIGHTS, GIB, USABLE, GpuShare, shares
-from lmms_eval_mai.errors import ArgumentError, EngineStartError
+from lmms_eval_mai.errors import EngineStartError
 
 
 @pytest.fixture
@@ -77,29 +77,6 @@ def test_each_model_has_gpus_of_its_own_if_there_are_enough(
     assert (found["small"].gpus, found["large"].gpus) == (small, large)
     is_shared = bool(set(small) & set(large))
     assert [found[side].utilization is not None for side in SIDES] == [is_shared, is_shared]
-
-
-@pytest.mark.parametrize(
-    ("gpus", "arguments", "named"),
-    [
-        (1, {"small_gpu_memory_utilization": 0.95}, "small_gpu_memory_utilization=0.95"),
-        (
-            1,
-            {"small_gpu_memory_utilization": 0.5, "large_gpu_memory_utilization": 0.6},
-            "large_gpu_memory_utilization=0.6",
-        ),
-        (1, {"large_tensor_parallel_size": 2}, "tensor_parallel_size"),
-        (2, {"rank": 0, "large_tensor_parallel_size": 2}, "tensor_parallel_size"),
-        (2, {"small_devices": 2}, "small_devices"),
-        (2, {"small_devices": "first"}, "small_devices=first"),
-    ],
-)
-def test_impossible_places_are_refused(
-    models: tuple[str, str], gpus: int, arguments: dict[str, Any], named: str
-) -> None:
-    with pytest.raises(ArgumentError) as raised:
-        shared(models, gpus, **arguments)
-    assert named in str(raised.value)
 
 
 @pytest.mark.parametrize(

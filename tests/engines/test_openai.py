@@ -17,11 +17,9 @@ from support.endpoints import SAMPLING, call, engine_of, noise_image, prompt, ru
 from support.scripted_server import ScriptedServer
 
 from lmms_eval_mai.contract import CallKey, Reply, Sampling, TokenLogprobs
-from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.openai.chat import to_reply
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine, proxy_of
 from lmms_eval_mai.errors import (
-    ArgumentError,
     CallTimeout,
     EndpointBusy,
     EndpointRefused,
@@ -30,7 +28,6 @@ from lmms_eval_mai.errors import (
     EngineStartError,
     SampleError,
 )
-from lmms_eval_mai.run.config import parse
 
 
 def error_of(code: Any) -> dict[str, Any]:
@@ -180,28 +177,6 @@ def test_the_identity_is_that_of_the_served_model_and_of_the_arguments_that_chan
         with_servers([ScriptedServer(context=1000)], identity),
     ]
     assert first == moved and len({first, *others}) == 3
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"small": "http://user:pw@host/v1"},
-        {"small": "http:///v1"},
-        {"small": "HTTP://host:port/v1"},
-        {"small": "http://host/v1?key=pw@"},
-        {"small": "[http://a/v1,http//user:pw@b/v1]"},
-        {"small": "http://user:pw@host/v1", "small_engine": "vllm"},
-        {"small": "http://host/v1", "small_concurrency": 2.5},
-        {"small": "http://host/v1", "small_retry_for": -1},
-        {"small": "http://host/v1", "small_api_key": "pw@"},
-        {"small": "a/path", "engine": "openai"},
-        {"engine": "openai"},
-    ],
-)
-def test_an_invalid_argument_is_refused_before_any_request(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ArgumentError) as error:
-        build(parse({"method": "small", **arguments}).small)
-    assert "small" in str(error.value) and "pw" not in str(error.value)
 
 
 NEUTRAL = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,

@@ -18,29 +18,8 @@ from lmms_eval_mai.contract import SIDES, EngineConfig
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.vllm.configuration import ONE_PROCESS, configure
 from lmms_eval_mai.engines.vllm.environment import MEDIA_LIMIT, engine_environment, lift_media_limit
-from lmms_eval_mai.errors import ArgumentError, EngineStartError, EngineUnavailable, PromptTooLong
+from lmms_eval_mai.errors import ArgumentError, EngineUnavailable, PromptTooLong
 from lmms_eval_mai.run.config import parse
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "named"),
-    [
-        ({"small": "/no/such/checkpoint"}, ArgumentError, "/no/such/checkpoint"),
-        ({"small_max_model_length": 5}, ArgumentError, "max_model_length"),
-        ({"pretrained": "x"}, ArgumentError, "pretrained"),
-        ({"small_devices": 3}, ArgumentError, "small_devices"),
-        ({"dtype": "int3"}, ArgumentError, "dtype=int3"),
-        ({"max_model_len": "abc"}, ArgumentError, "max_model_len=abc"),
-        ({"gpu_memory_utilization": 3}, ArgumentError, "gpu_memory_utilization=3"),
-        ({"max_model_len": 999999}, EngineStartError, "max_model_len"),
-    ],
-)
-def test_wrong_arguments_are_refused_before_any_engine_starts(
-    tiny_pair: tuple[Path, Path], arguments: dict[str, Any], error: type[Exception], named: str
-) -> None:
-    with pytest.raises(error) as raised:
-        build(parse({"small": str(tiny_pair[0]), **arguments}).small)
-    assert named in str(raised.value)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "transformers"])

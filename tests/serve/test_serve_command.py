@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from support.own_command import run_command
 from support.serving import address_in, chat, chat_records, image_url, user, wait_until, written
 
 if TYPE_CHECKING:
@@ -79,24 +78,3 @@ def test_sigterm_while_the_engines_start_ends_the_server(command: "type[Command]
         process.process.terminate()
         code, text = process.end()
     assert code == 143 and "Traceback" not in text
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        ["--max_queue", "-1"],
-        ["--request_timeout", "0"],
-        ["--max_body_mib", "many"],
-        ["--api_key_env", "NOT_SET_ANYWHERE"],
-        ["--host", "256.256.256.256"],
-        ["--gen_kwargs", "temprature=1"],
-        ["--pair", "demu"],
-        ["--methods", "mine.txt"],
-    ],
-)
-def test_argument_that_cannot_work_gives_exit_code_1_and_a_sentence(
-    given: list[str], capsys: Any, tmp_path: Path
-) -> None:
-    models = ",".join(f"{name}={value}" for name, value in written(tmp_path, *chat_records(1)).items())
-    code, _, errors = run_command(capsys, "serve", "--model_args", models, *given)
-    assert code == 1 and given[1].lstrip("-").split("=")[0] in errors

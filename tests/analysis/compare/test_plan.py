@@ -183,23 +183,6 @@ def test_the_file_of_a_pair_changes_neither_the_methods_nor_the_prompts_of_a_mod
         assert len(run.models.config.engines()) == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        ({"pairs": ["demo"], "small": "x"}, "small"),
-        ({"pairs": ["demo", "demo.yaml"]}, "demo"),
-        ({"benchmarks": ["chartqa"], "chosen": (6,)}, "chartqa"),
-    ],
-)
-def test_runs_that_cannot_be_planned_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], word: str
-) -> None:
-    (tmp_path / "demo.yaml").write_text("small: a\nlarge: b\n")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ArgumentError, match=word):
-        planned(**arguments)
-
-
 def test_command_has_the_options_of_all_runs_and_those_of_its_run_and_is_shown_without_secrets() -> None:
     run = planned(chosen=(10,), pairs=["demo"], think="E")[-3]
     options = Options(gen_kwargs="max_new_tokens=9", limit=40, include_path="more")
