@@ -18,11 +18,13 @@ import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
+from lmms_eval_mai import analysis
 from lmms_eval_mai.analysis import paper_numbers
-from lmms_eval_mai.contract import PROMPTS, CallPrompt, Side, Variant
+from lmms_eval_mai.contract import PROMPTS, SIDES, CallPrompt, Side, Variant
 from lmms_eval_mai.method import files
 from lmms_eval_mai.method.methods import Method, Stop, asks_of, prompt_of
 
@@ -146,6 +148,51 @@ def plan(benchmark: str, documents: int, given: argparse.Namespace) -> Plan:
     return Plan(benchmark, lengths, (short, think), tuple(made))
 
 
+OF_LETTER = {"S": ("simple", "task"), "E": ("explain",), "R": ("think", "native")}
+"""Letter of a length -> what a call with it asks."""
+
+
+def measured(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of a plan by the runs in a folder, such as one of `compare`: mean lengths, exits of MAI, how
+    much longer hard documents think, and the methods whose lengths are known. Raises `ValueError`."""
+    samples, calls = analysis.read([folder])
+    mai = samples[samples.method == "mai"].set_index("doc_id")
+    if mai.empty or samples.benchmark.nunique() > 1:
+        raise ValueError(f"--from {folder}: give the folder of one task with a run of mai.")
+    sizes, lengths, thinking = samples.groupby("run").size(), {}, None
+    for side in SIDES:
+        lengths[side] = {}
+        for letter, prompts in OF_LETTER.items():
+            found = calls[(calls.side == side) & calls.prompt.isin(prompts)].groupby("run")
+            whole = [run_calls for run, run_calls in found if len(run_calls) == sizes[run]]
+            if whole:
+                lengths[side][letter] = float(whole[0].output_tokens.mean())
+                thinking = whole[0].set_index("doc_id").output_tokens if (side, letter) == ("small", "R") else thinking
+    if thinking is None:
+        raise ValueError(f"--from {folder}: there is no run of full_rt, whose thinking is that of all questions.")
+    is_hard = mai.exit != "agree_short"
+    prompts = {row.title: [row.prompt(ask.name) for ask in row.method.asks] for row in given.methods}
+    known = [title for title, of in prompts.items() if all((PROMPTS[p].variant or "S") in lengths[s] for s, p in of)]
+    return {
+        "benchmarks": [str(mai.benchmark.iloc[0])],
+        "lengths": [json.dumps(lengths[side]) for side in SIDES],
+        "exits": [100 * float((mai.exit == exit).mean()) for exit in ("agree_short", "agree_think")],
+        "hard_factor": float(thinking[mai.index[is_hard]].mean() / thinking.mean()) if is_hard.any() else 1.0,
+        "methods": [row for row in given.methods if row.title in known],
+    }
+
+
+def options_of(options: argparse.ArgumentParser) -> argparse.Namespace:
+    """Return the options that the user gave, with those of `--from`."""
+    given = options.parse_args()
+    if given.runs_of is not None:
+        for name, value in measured(given.runs_of, given).items():
+            setattr(given, name, value)
+        print(f"By the runs in {given.runs_of}: lengths {', '.join(given.lengths)}, exits", end=" ")
+        print(f"{given.exits[0]:.1f} and {given.exits[1]:.1f}%, hard questions {given.hard_factor:.2f} times as long.")
+    return given
+
+
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options of a plan."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -159,5 +206,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     made.add_argument("--exits", nargs=2, type=float, help="your own: percent of agree_short and of agree_think")
     hard = "thinking where the short answers disagree, by that on all documents; 1: equal (default: from Table 11)"
     made.add_argument("--hard_factor", type=float, help=hard)
+    from_help = "lengths, exits and hard factor of your own runs, such as the folder of lmms-eval-mai compare"
+    made.add_argument("--from", dest="runs_of", type=Path, metavar="FOLDER", help=from_help)
     made.add_argument("--seed", type=int, default=1)
     return made

@@ -28,7 +28,7 @@ import PIL.Image
 import torch
 
 from experiments.latency.calls import device_name
-from experiments.latency.plan import Plan, Row, parser, plan
+from experiments.latency.plan import Plan, Row, options_of, parser, plan
 from experiments.latency.predict import eq_27, fastest, interpolated, seconds
 from lmms_eval_mai import parse
 from lmms_eval_mai.contract import PROMPTS, Call, CallKey, Image, Message, Model, Prompt, Sampling, Side, TokenLogprobs
@@ -202,7 +202,7 @@ def main() -> None:
     options.add_argument("--px", nargs=2, type=int, default=[720, 720], help="width and height of a picture")
     options.add_argument("--repeats", type=int, default=3)
     options.add_argument("--output_path", type=Path, default=Path("out/planned"))
-    given = options.parse_args()
+    given = options_of(options)
     bench = Bench(given)
     images = [bench.image(number) for number in range(max(4, *(documents for _, documents in given.runs)))]
     short = plan(given.benchmarks[0], 4, given)

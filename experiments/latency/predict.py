@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from experiments.latency.plan import Plan, Planned, Row, parser, plan
+from experiments.latency.plan import Plan, Planned, Row, options_of, parser, plan
 from lmms_eval_mai.contract import PROMPTS
 
 SEQUENCES, BATCHED_TOKENS = 256, 8192
@@ -198,7 +198,7 @@ def main() -> None:
     options.add_argument("times", nargs="+", type=Path, help="files of card.py or planned.py")
     options.add_argument("--at", nargs="+", type=int, default=[1, 32, 256], help="questions at a time")
     options.add_argument("--cards", nargs="+", type=int, default=[1, 2], help="1: both models share it; 2: one each")
-    given = options.parse_args()
+    given = options_of(options)
     for file, cards in itertools.product(given.times, given.cards):
         record, found = json.loads(file.read_text()), {}
         if "cores" in record and cards != given.cards[0]:

@@ -1,4 +1,4 @@
-"""Asks a running server questions of one's own with the three methods whose answers `calibrate --loss answers` compares.
+"""Asks a running server questions of one's own by the three methods that `calibrate --loss answers` compares.
 
     lmms-eval-mai serve --pair demo
     python -m experiments.promise.traces questions.jsonl traces

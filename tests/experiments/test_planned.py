@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.folders import Answers, World
 
 from experiments.latency import plan, predict
 from experiments.latency.plan import Document, Plan, Row
@@ -192,3 +193,15 @@ def test_a_planned_run_measures_each_method_and_is_predicted_from_its_profile(tm
     printed = run("predict", str(tmp_path / "machine.json"), "--at", "1", "--cards", "1", "--methods", *rows)
     assert "of the methods that think, the fastest is" in printed
     assert list(json.loads(printed.splitlines()[-1])["s"]["chartqa, 1"]) == rows
+
+
+def test_lengths_and_exits_of_ones_own_runs(tmp_path: Path) -> None:
+    agree, disagree = Answers("red", *4 * ["red"]), Answers("red", "blue", "green", "red", "red")
+    world = World("shapes", [agree] * 3 + [disagree])
+    for number, (method, suffix) in enumerate([("mai", "s"), ("full_rt", "s"), ("large", "s"), ("small", "s")]):
+        world.write(tmp_path, method, suffix, time=f"20260101_00000{number}")
+    given = plan.parser(None).parse_args([])
+    found = plan.measured(tmp_path, given)
+    assert (found["exits"], found["hard_factor"]) == ([75.0, 0.0], 1.0)
+    assert [json.loads(lengths) for lengths in found["lengths"]] == [{"S": 4.0, "R": 100.0}, {"S": 4.0}]
+    assert [row.title for row in found["methods"]] == ["large:S", "full_rt", "mai", "mai_confidence"]
