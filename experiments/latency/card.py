@@ -10,6 +10,8 @@ import json
 import logging
 from importlib.metadata import version
 
+SYSTEMS = ("b200_sxm", "b300_sxm", "gb200", "gb300", "h100_sxm", "h200_sxm", "l40s", "rtx_pro_6000_server")
+"""Cards for which it has times of vLLM with pictures (2026-11-28)."""
 BATCHES, CONTEXTS, WHOLE = (1, 2, 4, 8, 16, 32, 64, 128, 256), (256, 2048), 1024
 
 
@@ -27,8 +29,8 @@ def estimate(model: str, system: str, batch: int, prompt: int, output: int = 2, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("system", help="such as h100_sxm, l40s, b200_sxm")
-    parser.add_argument("--models", nargs=2, default=["2B", "8B"])
+    parser.add_argument("system", choices=SYSTEMS, help="no card of 24 GB has times: measure it with planned.py")
+    parser.add_argument("--models", nargs=2, default=["2B", "8B"], help="sizes of Qwen3-VL, such as 2B 4B")
     parser.add_argument("--px", type=int, default=720, help="width and height of a picture")
     given = parser.parse_args()
     logging.disable(logging.CRITICAL)
