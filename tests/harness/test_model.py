@@ -11,6 +11,7 @@ from typing import Any
 import datasets
 import pytest
 from lmms_eval.loggers import EvaluationTracker
+from lmms_eval.tasks import TaskManager
 from PIL import Image
 from support.logs import logged
 from support.pope_scripts import counts, exit_of, pope_scripts, record
@@ -303,32 +304,29 @@ def test_questions_about_one_image_are_asked_next_to_each_other(
 
 
 @pytest.mark.parametrize(
-    ("task", "arguments", "options", "named"),
+    ("task", "options", "named"),
     [
-        ("pope_s", {}, {"gen_kwargs": "min_q=0.1"}, "min_q"),
-        ("mai_e_s2", {"method": "full_rt"}, {}, "_e_s2"),
-        ("mai_e_s2", {"method": "mai_confidence_direct"}, {}, "_e_s2"),
-        ("pope_s", {"batch_size": 4}, {}, "batch_size"),
-        ("pope_s", {}, {"model_args": {"engine": "scripted", "batch_size": 4}}, "batch_size"),
-        ("pope_s", {}, {"cache_requests": True}, "--cache_requests"),
-        ("pope_s", {}, {"apply_chat_template": True}, "--apply_chat_template"),
-        ("pope_s", {}, {"max_tokens": 50}, "--max_tokens 50"),
+        ("pope_s", {"gen_kwargs": "min_q=0.1"}, "min_q"),
+        ("pope_s", {"cache_requests": True}, "--cache_requests"),
+        ("pope_s", {"apply_chat_template": True}, "--apply_chat_template"),
+        ("pope_s", {"max_tokens": 50}, "--max_tokens 50"),
+        ("mai_e_s2", {"method": "full_rt"}, "_e_s2"),
+        ("metadata: {mai: {benchmark: mmvet, variant: s}}", {}, "mmvet"),
+        ("output_type: generate_until_agentic", {}, "Leave out task other: .* generate_until_agentic requests"),
     ],
 )
 def test_what_cannot_work_is_refused_before_an_engine_starts(
-    evaluate: Evaluate,
-    write_script: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    task: str,
-    arguments: dict[str, Any],
-    options: dict[str, Any],
-    named: str,
+    evaluate: Evaluate, write_script: Any, monkeypatch: Any, tmp_path: Path, task: str, options: Any, named: str
 ) -> None:
+    """`tests/test_refusals.py` has what the model refuses without a task. A task with a colon is a line of its file."""
     monkeypatch.setattr("lmms_eval.caching.cache.PATH", str(tmp_path))
-    scripts = pope_scripts(write_script, "pope_s")
+    given = {"limit": 1, "method": "mai", **options}
+    if ":" in task:
+        (tmp_path / "other.yaml").write_text(f"include: {task_dir()}/pope/pope_s.yaml\ntask: other\n{task}\n")
+        task, given["task_manager"] = "other", TaskManager(include_path=str(tmp_path), include_defaults=False)
+    models = dict.fromkeys(SIDES, write_script("both", [])) | {"engine": "scripted", "method": given.pop("method")}
     with logged() as messages, pytest.raises(ArgumentError, match=named):
-        evaluate([task], {"limit": 1, **options}, **scripts, **arguments)
+        evaluate([task], given, **models)
     assert not any("starting" in message for message in messages)
 
 
@@ -397,26 +395,6 @@ def test_a_with_block_that_ends_with_an_error_keeps_the_store(
         evaluate(["pope_s"], model=model)
         raise ZeroDivisionError
     assert len(list((tmp_path / "store").iterdir())) == 1
-
-
-@pytest.mark.parametrize(
-    ("line", "named"),
-    [
-        ("metadata: {mai: {benchmark: mmvet, variant: s}}", "mmvet"),
-        ("output_type: generate_until_agentic", "Leave out task other: .* generate_until_agentic requests"),
-    ],
-)
-def test_a_task_of_an_unknown_benchmark_or_type_is_refused_before_an_engine_starts(
-    evaluate: Evaluate, write_script: Any, tmp_path: Path, line: str, named: str
-) -> None:
-    from lmms_eval.tasks import TaskManager
-
-    (tmp_path / "other.yaml").write_text(f"include: {task_dir()}/pope/pope_s.yaml\ntask: other\n{line}\n")
-    tasks = TaskManager(include_path=str(tmp_path), include_defaults=False)
-    script = write_script("both", [])
-    with logged() as messages, pytest.raises(ArgumentError, match=named):
-        evaluate(["other"], {"task_manager": tasks}, engine="scripted", small=script, large=script)
-    assert not any("starting" in message for message in messages)
 
 
 @pytest.mark.parametrize("kind", ["loglikelihood", "generate_visual_cot"])
