@@ -1,7 +1,6 @@
 """The command `lmms-eval-mai report`: tables and the page."""
 
 import json
-import random
 import signal
 import subprocess
 import sys
@@ -9,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import POPE, Answers, World
+from support.folders import POPE, World
 from support.own_command import run_command
-
-from lmms_eval_mai.method.files import load
 
 
 def test_the_summary_is_printed_with_the_chosen_tables_and_ends_with_what_is_missing(
@@ -58,43 +55,20 @@ def test_a_closed_pipe_ends_a_command_silently_and_a_full_disk_with_one_sentence
     assert (done.returncode, done.stderr.count("\n")) == (1, 1) and "No space left" in done.stderr
 
 
-OWN = """
-- ask: large.simple
-- stop: {exit: confident, answer: large.simple, sure: large.simple}
-- ask: [small.simple, large.think]
-- stop: {exit: both, answer: large.think, agree: [small.simple, large.think]}
-- ask: small.think
-- {ask: large.transfer, of: small.think}
-- stop: {exit: transferred, answer: large.transfer}
-"""
-"""A method of one's own."""
-
-
-@pytest.mark.parametrize("name", ["mine", "own_thinking"])
-def test_a_replay_of_a_method_has_the_numbers_of_its_run(tmp_path: Path, capsys: Any, name: str) -> None:
-    (tmp_path / "mine.yaml").write_text(OWN)
-    method = load(tmp_path / "mine.yaml" if name == "mine" else name)
-    chance = random.Random(3)
-    given = [[chance.choice(["red", "blue", "green", ""]) for _ in range(5)] for _ in range(40)]
-    documents = [Answers("red", *answers, probability=chance.uniform(0.2, 1)) for answers in given]
-    world = World("shapes", documents, min_confidence=0.6)
-    for other, suffix in (("large", "s"), ("large", "r"), ("full_rt", "s"), ("small", "s")):
-        world.write(tmp_path / "runs" / other / suffix, other, suffix)
-    world.write(tmp_path / "mine", method, time="20260102_000000")
-    options = ("--format", "json", "--tables", "10")
-    threshold = ("--min_confidence", "0.6") if method.needs_threshold else ()
-    replayed = ("--method", tmp_path / "mine.yaml" if name == "mine" else name, *threshold)
-    found = []
-    for arguments in ((tmp_path / "runs", *replayed), (tmp_path / "runs", tmp_path / "mine")):
-        code, out, err = run_command(capsys, "report", *arguments, *options)
-        assert (code, err) == (0, "")
-        found.append(json.loads(out)["tables"])
-    by_replay, by_run = found
-    exits = [world.walk(one, method, "s")[0] for one in documents]
-    assert {row["exit"]: row["n"] for row in by_run["exits"]["rows"]} == {
-        exit: exits.count(exit) for exit in method.exits
-    }
-    run, replay = (tables["methods"]["rows"][-1] for tables in (by_run, by_replay))
-    assert run.pop("wall_s") != replay.pop("wall_s") == "replay"  # only a run has times
-    del by_run["methods"]["notes"], by_replay["methods"]["notes"]  # they explain the word
-    assert by_replay == by_run
+def test_a_method_of_ones_own_and_each_threshold_are_rows_as_of_runs(tmp_path: Path, capsys: Any) -> None:
+    """`tests/analysis/test_replay.py` compares their samples with those of runs."""
+    (tmp_path / "mine.yaml").write_text(
+        "[{ask: large.simple}, {stop: {exit: sure, answer: large.simple, sure: large.simple}},"
+        " {ask: small.think}, {stop: {exit: thought, answer: small.think}}]"
+    )
+    for method, suffix in (("mai", "s"), ("full_rt", "s"), ("large", "r")):
+        POPE.write(tmp_path / method, method, suffix)
+    options = ("--method", tmp_path / "mine.yaml", "own_thinking", "--min_confidence", "0.6", "0.7")
+    folders = (tmp_path / "mai", tmp_path / "full_rt", tmp_path / "large")
+    code, out, err = run_command(capsys, "report", *folders, *options, "--format", "json", "--tables", "10")
+    assert (code, err) == (0, "")
+    tables = json.loads(out)["tables"]
+    names = [row["method"] for row in tables["methods"]["rows"] if row["wall_s"] == "replay"]
+    for name in ("mine", "own thinking"):
+        assert sum(one.startswith(f"{name} (min_confidence=0.") for one in names) == 2, names
+    assert {"sure", "thought"} <= {row["exit"] for row in tables["exits"]["rows"]}
