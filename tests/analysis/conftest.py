@@ -1,8 +1,8 @@
 """The report of all methods on yes-no questions with the paper's tables, which several test files look at."""
 
 import pytest
+from support.folders import WORLD, write_all
 from support.tables import report
-from support.worlds import WORLD, write_all
 
 from lmms_eval_mai.analysis.report import Report
 

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import POPE, World, line, write_run
+from support.folders import POPE, Answers, World, pope_world
 from support.tables import report, row_of, value
-from support.worlds import pope_world
 
 from lmms_eval_mai.analysis.intervals import Estimate
 from lmms_eval_mai.analysis.report import Report
@@ -20,7 +19,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Report]:
     found = []
     for copies, images in ((1, False), (4, True), (4, False)):
         documents = [
-            dataclasses.replace(one, fields=(("images", [f"image {number}"]),) if images else ())
+            dataclasses.replace(one, images=(f"image {number}",) if images else ())
             for number, one in enumerate(pope_world(50).documents)
             for _ in range(copies)
         ]
@@ -59,14 +58,17 @@ def test_a_report_says_once_what_was_resampled(reports: list[Report]) -> None:
 
 
 def test_documents_are_joined_by_common_images_and_by_rotations_of_a_question(tmp_path: Path) -> None:
-    images = [["a"], ["a", "b"], ["b"], ["c"], None]
-    lines = [line(n, "A", "A", 1.0, exit="large", images=one) for n, one in enumerate(images)]
-    for number, index in ((3, 7), (4, 1_000_007)):
-        lines[number]["gpt_eval_score"] = {"index": index, "category": "x", "prediction": "A", "answer": "A"}
-    write_run(tmp_path, "t", lines, method="large")
+    indices = {3: 7, 4: 1_000_007}
+    documents = [
+        Answers(
+            *"AAAAA", images=(*images,), fields=(("gpt_eval_score", {"index": indices[n]}),) if n in indices else ()
+        )
+        for n, images in enumerate(("a", "ab", "b", "c", ""))
+    ]
+    World("t", documents).write(tmp_path, "large", "")
     runs = Runs.read([tmp_path])
     assert list(runs.clusters("t")) == [0, 0, 0, 1, 1]  # type: ignore[arg-type]
-    documents = [dataclasses.replace(one, fields=(("images", [f"{n}"]),)) for n, one in enumerate(POPE.documents)]
+    documents = [dataclasses.replace(one, images=(f"{n}",)) for n, one in enumerate(POPE.documents)]
     World("pope", documents).write(tmp_path / "single", "large")
     assert Runs.read([tmp_path / "single"]).clusters("pope") is None
     assert not [gap for gap in report([tmp_path / "single"], ()).gaps if "resample" in gap]

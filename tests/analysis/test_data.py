@@ -32,7 +32,7 @@ def test_all_samples_and_calls_have_the_keys_of_their_run_in_front(tmp_path: Pat
 
 
 def test_the_example_of_the_documentation_answers_its_questions(tmp_path: Path, monkeypatch: Any) -> None:
-    kinds = [Answers("A", "A", "A", "A", "A", fields=(("category", kind),)) for kind in ("maps", "maps", "tables")]
+    kinds = [Answers("A", "A", "A", "A", "A", category=kind) for kind in ("maps", "maps", "tables")]
     World("shapes", kinds).write(tmp_path / "out", "mai")
     POPE.write(tmp_path / "out", "full_rt", time="20260102_000000")
     (example,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), flags=re.DOTALL)

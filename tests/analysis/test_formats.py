@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import POPE
+from support.folders import POPE, pope_world, write_all
 from support.tables import report, row_of
-from support.worlds import pope_world, write_all
 
 from lmms_eval_mai.analysis.intervals import Estimate
 from lmms_eval_mai.analysis.report import FORMATS, Column, Report, Table, text

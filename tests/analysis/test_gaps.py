@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import LARGE, POPE, SMALL, Answers, World, call, line, write_run
+from support.folders import LARGE, POPE, SMALL, Answers, World, edit, line, write_run
 from support.tables import report, value
 
 from lmms_eval_mai.analysis.runs.folders import read_runs
@@ -38,7 +38,7 @@ def test_lines_and_documents_that_are_missing_are_counted_and_the_others_are_use
     POPE.write(tmp_path, "large", number=6)
     (file,) = tmp_path.glob("*_samples_*")
     file.write_text(file.read_text() + '{"doc_id": 4, "target"')
-    cached = write_run(tmp_path / "cached", "pope_s", [line(0, "yes", "yes", None)], method="mai")
+    cached = write_run(tmp_path / "cached", "pope_s", [line(0, "yes", "yes", None)])
     broken_off, unknown = read_runs([tmp_path]).gaps
     assert str(file) in broken_off and "1 lines" in broken_off and "2 documents without a line" in broken_off
     assert str(cached.parent) in unknown and "without a score" in unknown and "without a trace" in unknown
@@ -91,9 +91,9 @@ def test_a_file_with_a_byte_order_mark_is_read_and_one_cut_in_a_character_is_nam
 
 
 def test_lines_of_two_runs_in_one_file_and_calls_that_were_cut_off_are_counted(tmp_path: Path) -> None:
-    thinking = call("small", "think", "One, two,", finish_reason="length")
-    one = line(0, "yes", "yes", 1.0, exit="transfer", calls=[thinking, call("large", "transfer", "yes")])
-    write_run(tmp_path, "pope_s", [one, one, one], method="mai", number=1)
+    lines = World("pope", POPE.documents[:1]).lines("full_rt")
+    lines[0]["token_counts"][0]["calls"][0]["finish_reason"] = "length"
+    write_run(tmp_path, "pope_s", 3 * lines, number=1)
     (gap,) = read_runs([tmp_path]).gaps
     assert "2 lines that are not the last one of their document" in gap
     assert "1 calls of the small model that a token limit cut off" in gap and "large" not in gap
@@ -162,17 +162,14 @@ def test_a_run_without_labels_is_compared_by_accuracy(tmp_path: Path) -> None:
 
 GUESSES = World(
     "shapes",
-    [Answers("red", "red", "red", "red", "red", fields=(("images", [name]),)) for name in ("a", "b", "c", "d")],
+    [Answers("red", "red", "red", "red", "red", images=(name,)) for name in "abcd"],
 )
 
 
 def test_a_score_on_images_that_chose_the_threshold_is_marked(tmp_path: Path, task_manager: Any) -> None:
     for chose, sentence in (("bdx", "2 of the 4 scored answers"), ("x", None)):
-        documents = [
-            dataclasses.replace(one, fields=(*one.fields, ("chose_threshold", True))) if name in chose else one
-            for name, one in zip("abcd", GUESSES.documents, strict=True)
-        ]
-        dataclasses.replace(GUESSES, documents=documents).write(tmp_path, "mai_confidence")
+        GUESSES.write(tmp_path, "mai_confidence")
+        edit(tmp_path, lambda line, n, chose=chose: line["token_counts"][0].update(chose_threshold="abcd"[n] in chose))
         marked = [gap for gap in report([tmp_path], ()).gaps if "chose its threshold" in gap]
         assert [gap for gap in marked if sentence and sentence in gap] == marked
         assert bool(marked) == (sentence is not None)

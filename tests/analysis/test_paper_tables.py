@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import LARGE, POPE, TOKENS, Answers, World, write_run
+from support.folders import LARGE, POPE, TOKENS, WORLD, Answers, World, write_all
 from support.tables import paper, report, row_of, value
-from support.worlds import WORLD, exit_of, final, write_all
 
 from lmms_eval_mai.analysis.report import Report
 from lmms_eval_mai.method.methods import MAI
@@ -23,8 +22,9 @@ def f1(answers: Sequence[str], golds: Sequence[str]) -> float:
 
 
 GOLDS = [one.gold for one in WORLD.documents]
+TRACES = WORLD.traces("mai")
 SCORES = {
-    "MAI": f1([final(one) for one in WORLD.documents], GOLDS),
+    "MAI": f1([trace.text for trace in TRACES], GOLDS),
     "Full RT": f1([one.transferred for one in WORLD.documents], GOLDS),
     "small S": f1([one.small for one in WORLD.documents], GOLDS),
     "small R": f1([one.thought for one in WORLD.documents], GOLDS),
@@ -63,7 +63,7 @@ def test_each_table_has_its_methods_with_the_scores_of_their_answers_beside_the_
 
 def test_exits_and_tokens_are_beside_the_papers(found: Report) -> None:
     ten = row_of(found.table("table-10"), "POPE", "MAI")
-    assert value(ten["transfer"]) == 100 * [exit_of(one) for one in WORLD.documents].count("transfer") / 200
+    assert value(ten["transfer"]) == 100 * [trace.exit for trace in TRACES].count("transfer") / 200
     assert [paper(ten[exit]) for exit in MAI.exits] == [94.52, 0.51, 4.97]
     beside = {"small S": 88.6, "small R": 88.4, "large S": 87.1, "Full RT": 89.2}
     assert {name: paper(ten[name]) for name in beside} == beside
@@ -159,15 +159,9 @@ def test_mmbench_counts_a_question_as_right_if_all_its_rotations_are_right(tmp_p
 TASK = "any_task"
 
 
-def write_other(folder: Path, method: str, day: int) -> None:
-    """Write a run of the task with the answers of `POPE`."""
-    lines = [POPE.line(doc_id, one, method, "") for doc_id, one in enumerate(POPE.documents)]
-    write_run(folder, TASK, lines, time=f"2026010{day}_000000", method=method, models=POPE.models)
-
-
 def test_another_task_has_tokens_and_scores_of_its_own_prompt_and_none_of_small_r(tmp_path: Path) -> None:
     for day, method in enumerate(("small", "large", "full_rt", "mai"), start=1):
-        write_other(tmp_path, method, day)
+        World(TASK, POPE.documents).write(tmp_path, method, "", time=f"2026010{day}_000000")
     found = report([tmp_path], ("5", "10"))
     table = found.table("tables-5-13")
     tokens = {"answer_tokens": 1.0, "tokens": 4.0}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support.folders import LARGE, POPE, SMALL, World, call, line, write_run
+from support.folders import LARGE, POPE, SMALL, World, edit, line, write_run
 from support.pope_scripts import exit_of, pope_scripts
 
 from lmms_eval_mai.analysis.frames import CALLS, SAMPLES
@@ -61,20 +61,13 @@ def test_a_cascade_is_read_with_its_exits_calls_and_models(tmp_path: Path) -> No
 
 
 def test_a_run_with_shared_calls_has_no_times(tmp_path: Path) -> None:
-    shared = call("small", "think", "A", shared=True, total_s=None)
-    calls = [shared, call("small", "stage2", "a"), call("large", "transfer", "[[a]]", of="small.think")]
-    write_run(
-        tmp_path,
-        "t",
-        [line(0, "a", "a", 1.0, calls, exit="transfer")],
-        method="full_rt",
-    )
+    World("pope", POPE.documents[:1]).write(tmp_path, "full_rt")
+    edit(tmp_path, lambda line, _: line["token_counts"][0]["calls"][0].update(shared=True))
     run = one_run(tmp_path)
     assert run.wall_s is None
-    expected = [(None, True), (0.25, False), (0.25, False)]
-    assert rows(run.calls, "seconds", "shared") == expected
+    assert rows(run.calls, "seconds", "shared") == [(None, True), (0.25, False)]
     found = spent(run)
-    assert (found["small_tokens"], found["large_tokens"], found["wall_s"]) == (103, 5, None)
+    assert (found["small_tokens"], found["large_tokens"], found["wall_s"]) == (100, 5, None)
 
 
 @pytest.mark.parametrize(
@@ -233,14 +226,13 @@ def test_scores_of_lmms_evals_own_tasks_are_read(
 def test_rotations_of_a_question_are_known(tmp_path: Path) -> None:
     rotations = [{"index": n, "category": "counting", "prediction": "A", "answer": "A"} for n in (7, 1_000_007, 8)]
     lines = [line(number, "A", "A", 1.0, gpt_eval_score=one) for number, one in enumerate(rotations)]
-    write_run(tmp_path, "mmbench_en_dev_s", lines, method="large", mai={"benchmark": "mmbench_en_dev", "variant": "s"})
+    write_run(tmp_path, "mmbench_en_dev_s", lines, mai={"benchmark": "mmbench_en_dev", "variant": "s"})
     assert rows(one_run(tmp_path).samples, "group", "is_main") == [(7, True), (7, False), (8, True)]
 
 
 def test_texts_of_calls_are_not_kept(tmp_path: Path) -> None:
-    calls = [call("large", "think", "word " * 20_000, parsed="yes")]
-    lines = [line(n, "yes", "yes", 1.0, exit="large", readable=True, calls=calls) for n in range(100)]
-    write_run(tmp_path, "pope_r", lines, method="large", mai={"benchmark": "pope", "variant": "r"})
+    World("pope", POPE.documents[:1] * 100).write(tmp_path, "large", "r")
+    edit(tmp_path, lambda line, _: line["token_counts"][0]["calls"][0].update(text="word " * 20_000))
     tracemalloc.start()
     run = one_run(tmp_path)
     peak = tracemalloc.get_traced_memory()[1]

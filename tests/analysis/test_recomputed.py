@@ -12,9 +12,8 @@ from typing import Any
 import pandas as pd
 import pytest
 from scipy import stats
-from support.folders import Answers, World
+from support.folders import Answers, World, write_all
 from support.tables import report
-from support.worlds import write_all
 
 from lmms_eval_mai.analysis.intervals import holm
 from lmms_eval_mai.analysis.report import Report, frame

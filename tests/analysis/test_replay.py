@@ -1,8 +1,6 @@
 """What a method would have done with the calls of finished runs is what a run of this method does."""
 
-import dataclasses
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from support.folders import Answers, World
 
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.method.agreement import AgreementRules
-from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.files import read_steps
 from lmms_eval_mai.method.methods import MAI, METHODS, Method
 
@@ -65,21 +62,16 @@ def test_a_replay_does_what_the_steps_say(two_stage: tuple[str, World, Runs], me
     base = next(run for run in runs.select("full_rt") if run.setup.method.name == "full_rt")
     found = runs.replay(base, method, world.min_confidence)
     assert found is not None
-    for one, made in zip(world.documents, found.samples.itertuples(), strict=True):
-        exit, answer, calls = world.walk(one, method, suffix)  # a loop over the steps
-        assert (made.exit, made.parsed or "", made.score) == (exit, answer, answer == "red")
-        assert made.output_tokens == sum(call["output_tokens"] for call in calls)
+    for trace, made in zip(world.traces(method, suffix), found.samples.itertuples(), strict=True):
+        answer = trace.answer.parsed
+        assert (made.exit, made.parsed, made.score) == (trace.exit, answer, answer == "red")
+        assert made.output_tokens == sum(call.output_tokens for call in trace.calls)
         document_calls = found.calls[found.calls.doc_id == made.Index]
-        assert sorted(document_calls.side) == sorted(call["side"] for call in calls)
+        assert sorted(document_calls.side) == sorted(call.key.side for call in trace.calls)
     assert set(found.samples.exit) == set(method.exits)
 
 
-def relaxed(a: str, b: str) -> bool:
-    return BENCHMARKS["chartqa"].same_answer(a, b, AgreementRules(chartqa_match="relaxed"))
-
-
-def close(threshold: float) -> Any:
-    return lambda a, b: BENCHMARKS["infovqa_val"].same_answer(a, b, AgreementRules(threshold, "anls"))
+RELAXED = {"chartqa_match": "relaxed"}
 
 
 def anls(threshold: float) -> dict[str, Any]:
@@ -107,29 +99,25 @@ PAGES = World(
 
 
 def test_a_looser_rule_gives_what_a_cascade_with_this_rule_does(tmp_path: Path, task_manager: Any) -> None:
-    check(CHARTS, tmp_path / "charts", relaxed, {"chartqa_match": "relaxed"})
-    check(PAGES, tmp_path / "pages", close(0.5), anls(0.5))
-    check(PAGES, tmp_path / "two stages", close(0.5), anls(0.5), suffix="r_s2")
+    check(CHARTS, tmp_path / "charts", RELAXED)
+    check(PAGES, tmp_path / "pages", anls(0.5))
+    check(PAGES, tmp_path / "two stages", anls(0.5), suffix="r_s2")
 
 
 def test_a_stricter_rule_takes_the_missing_calls_from_full_rt(tmp_path: Path, task_manager: Any) -> None:
-    loose = dataclasses.replace(PAGES, agree=close(0.5))
-    check(loose, tmp_path / "pages", close(0.95), anls(0.95), full_rt=True)
-    loose = dataclasses.replace(CHARTS, agree=relaxed)
-    check(loose, tmp_path / "charts", CHARTS.agree, {}, full_rt=True)
+    check(replace(PAGES, options=anls(0.5)), tmp_path / "pages", anls(0.95), full_rt=True)
+    check(replace(CHARTS, options=RELAXED), tmp_path / "charts", {}, full_rt=True)
 
 
-def check(
-    world: World, folder: Path, agree: Any, options: Mapping[str, Any], full_rt: bool = False, suffix: str = "s"
-) -> None:
+def check(world: World, folder: Path, options: dict[str, Any], full_rt: bool = False, suffix: str = "s") -> None:
     """Recompute a cascade with another rule of agreement, and compare it with a cascade that has this rule."""
     world.write(folder / "runs", "mai", suffix)
     if full_rt:
         world.write(folder / "runs", "full_rt", time="20260102_000000")
-    dataclasses.replace(world, agree=agree, options=options).write(folder / "other", "mai", suffix)
+    replace(world, options=options).write(folder / "other", "mai", suffix)
     runs = Runs.read([folder / "runs"])
     ((run,), (expected,)) = (Runs.read([folder / name]).select("cascade") for name in ("runs", "other"))
-    found = runs.replay(dataclasses.replace(run, rules=AgreementRules(**options)), MAI)
+    found = runs.replay(replace(run, rules=AgreementRules(**options)), MAI)
     assert found is not None
     assert list(expected.samples.exit) != list(run.samples.exit)
     for column in ("exit", "score", "output_tokens"):
@@ -164,13 +152,13 @@ def test_methods_and_thresholds_have_a_row_each_or_a_sentence_that_names_them(
 def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer(
     tmp_path: Path, task_manager: Any
 ) -> None:
-    loose = dataclasses.replace(PAGES, agree=close(0.5))
+    loose = replace(PAGES, options=anls(0.5))
     loose.write(tmp_path, "mai")
-    others = [*PAGES.documents[:3], dataclasses.replace(PAGES.documents[3], gold="another")]
-    dataclasses.replace(loose, documents=others).write(tmp_path, "full_rt", time="20260102_000000")
+    others = [*PAGES.documents[:3], replace(PAGES.documents[3], gold="another")]
+    replace(loose, documents=others).write(tmp_path, "full_rt", time="20260102_000000")
     runs = Runs.read([tmp_path])
     (run,) = runs.select("cascade")
-    assert runs.replay(dataclasses.replace(run, rules=AgreementRules(0.85)), MAI) is None
+    assert runs.replay(replace(run, rules=AgreementRules(0.85)), MAI) is None
 
 
 OWN_TASK = World(
@@ -195,13 +183,11 @@ def test_a_task_of_ones_own_is_replayed_and_its_score_is_known_if_runs_of_each_c
         replays = {run.setup.method.name: run for run in runs.select() if run.is_replay}
         assert replays.keys() == {method.name for method in methods}
         for method in methods:
-            rows = replays[method.name].samples
-            expected = [OWN_TASK.walk(one, method, "") for one in OWN_TASK.documents]
-            assert list(zip(rows.exit, rows.parsed, strict=True)) == [
-                (exit, text or None) for exit, text, _ in expected
-            ]
-            assert list(rows.output_tokens) == [sum(call["output_tokens"] for call in calls) for *_, calls in expected]
-            scores = [float(text == "red") for _, text, _ in expected]
+            rows, expected = replays[method.name].samples, OWN_TASK.traces(method, "")
+            assert list(rows.exit) == [trace.exit for trace in expected]
+            assert list(rows.parsed) == [trace.answer.parsed for trace in expected]
+            assert list(rows.output_tokens) == [sum(call.output_tokens for call in trace.calls) for trace in expected]
+            scores = [float(trace.text == "red") for trace in expected]
             assert list(rows.score) == scores if is_scored else rows.score.isna().all()
         assert sum("score" in sentence for sentence in sentences) == (0 if is_scored else 2)
 
@@ -222,7 +208,7 @@ def test_methods_are_replayed_once_for_each_pair_transfer_and_rule_of_agreement(
     assert [runs.name(run.setup) for run in runs.replayable(*families)] == ["Full RT"]
     world.write(tmp_path / "confidence", "mai_confidence")
     for option in ({}, {"transfer_answer": "keep"}, {"anls_threshold": 0.5}):
-        dataclasses.replace(world, options=option).write(tmp_path / str(option), "mai")
+        replace(world, options=option).write(tmp_path / str(option), "mai")
     runs = Runs.read([tmp_path])
     names = ["", " (anls_threshold=0.5)", " (transfer_answer=keep)"]
     assert [runs.name(run.setup) for run in runs.replayable(*families)] == [f"MAI{name}" for name in names]

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from support.folders import line, write_run
+from support.folders import WORLD, line, write_run
 from support.tables import report, row_of
-from support.worlds import WORLD, final
 
 DOCUMENTS = WORLD.documents
 MAI = ("POPE", "MAI")
@@ -21,5 +20,7 @@ def test_another_model_is_compared_and_has_its_tokens_without_a_trace(tmp_path: 
     row = row_of(found.table("methods"), "POPE", "big, own prompt")
     assert (row["small tokens"], row["large tokens"]) == (None, 3.0)
     (compared,) = [row for row in found.table("differences").rows if row[2] == "big, own prompt"]
-    assert compared[6] == sum(one.gold == "yes" != final(one) for one in DOCUMENTS)
+    assert compared[6] == sum(
+        one.gold == "yes" != trace.text for one, trace in zip(DOCUMENTS, WORLD.traces("mai"), strict=True)
+    )
     assert row_of(found.table("tables-6-7-14"), "POPE", "big, own prompt")["score"]

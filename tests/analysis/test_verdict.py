@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from support.folders import Answers, World
+from support.folders import Answers, World, edit
 from support.tables import report
 
 from lmms_eval_mai.analysis.runs.runs import Runs
@@ -47,8 +46,7 @@ def write(one: World, folder: Path, is_shared: bool = False) -> Runs:
     for number, (method, suffix) in enumerate(METHODS):
         one.write(folder, method, suffix, time=f"20260101_00000{number}")
     if is_shared:
-        file = next(folder.glob("*_samples_*"))
-        file.write_text(file.read_text().replace('"total_s"', '"shared": true, "total_s"', 1))
+        edit(folder, lambda line, _: line["token_counts"][0]["calls"][0].update(shared=True), "20260101_000000")
     return Runs.read([folder])
 
 
@@ -117,15 +115,6 @@ def said(runs: Runs) -> str:
     return sentence
 
 
-def edit(folder: Path, file: str, old: str, new: Callable[[int], str]) -> Runs:
-    """Replace a text in each line of the files of this pattern. `new`: what stands there in a line by its number."""
-    for path in folder.glob(file):
-        lines = path.read_text().splitlines(keepends=True)
-        assert old in lines[0]
-        path.write_text("".join(line.replace(old, new(number)) for number, line in enumerate(lines)))
-    return Runs.read([folder])
-
-
 def test_the_price_is_the_seconds_if_all_runs_have_made_their_own_calls(tmp_path: Path) -> None:
     assert "seconds for a document" in said(write(world(GOOD, 1), tmp_path / "own"))
     assert "tokens of the large model" in said(write(world(GOOD, 1), tmp_path / "shared", is_shared=True))
@@ -136,14 +125,17 @@ def test_the_price_is_not_the_seconds_of_a_replay_of_two_engines_or_of_other_num
     assert not [*runs.add_replays([METHODS_BY_NAME["mai_confidence"]], [0.5])]
     assert "tokens of the large model" in said(runs)
 
-    write(world(GOOD, 1), tmp_path / "engines")
-    runs = edit(tmp_path / "engines", "*_samples_shapes_r.jsonl", '"large": "scripted"', lambda _: '"large": "vllm"')
-    assert "tokens of the large model" in said(runs)
+    def use_vllm(line: dict[str, Any], _: int) -> None:
+        line["token_counts"][0]["engines"]["large"] = "vllm"
 
-    write(world(GOOD, 1), tmp_path / "one_by_one")
-    start = '"started_at": '
-    runs = edit(tmp_path / "one_by_one", "*_samples_shapes_r.jsonl", start, lambda number: f'{start}{number}, "old": ')
-    assert "tokens of the large model" in said(runs)
+    def ask_in_turn(line: dict[str, Any], number: int) -> None:
+        for call in line["token_counts"][0]["calls"]:
+            call["started_at"] = number
+
+    for change in use_vllm, ask_in_turn:
+        write(world(GOOD, 1), tmp_path / change.__name__)
+        edit(tmp_path / change.__name__, change, "20260101_000004")  # large R
+        assert "tokens of the large model" in said(Runs.read([tmp_path / change.__name__]))
 
 
 def test_differences_are_told_apart_by_the_adjusted_p(tmp_path: Path) -> None:

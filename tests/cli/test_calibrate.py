@@ -276,10 +276,11 @@ def write_traces(folder: Path, made: World, images: Callable[[int], list[str]]) 
     """Write the answers of a server with two methods."""
     (folder / "traces").mkdir(exist_ok=True)
     for method in ("mai", "full_rt"):
-        lines = []
-        for index, one in enumerate(made.documents):
-            (trace,) = made.line(index, one, method, "s")["token_counts"]
-            lines.append(json.dumps({"id": f"q{index}", "mai": {**trace, "images": images(index)}}) + "\n")
+        traces = [line["token_counts"][0] for line in made.lines(method)]
+        lines = [
+            json.dumps({"id": f"q{index}", "mai": {**trace, "images": images(index)}}) + "\n"
+            for index, trace in enumerate(traces)
+        ]
         (folder / f"traces/{method}.traces.jsonl").write_text("".join(lines))
 
 
@@ -291,7 +292,7 @@ def test_images_are_the_units_and_unknown_ones_are_refused(tmp_path: Path, capsy
     ]
     code, _, err = calibrate(tmp_path, World("pope", documents), capsys)
     assert code == 1 and "images" in err
-    shared = [replace(one, fields=(("images", [f"{index // 3}"]),)) for index, one in enumerate(documents)]
+    shared = [replace(one, images=(f"{index // 3}",)) for index, one in enumerate(documents)]
     code, out, err = calibrate(tmp_path, World("pope", shared), capsys)
     assert code == 0 and all(word in out for word in ("per image", "F1", "320")), err
     code, _, err = calibrate(tmp_path, World("pope", shared[:900]), capsys)  # 305 without a loss are needed
@@ -306,7 +307,7 @@ def test_a_threshold_for_a_task_of_ones_own_is_that_of_a_benchmark_with_the_same
 ) -> None:
     monkeypatch.chdir(tmp_path)
     documents = [*world(320).documents, replace(RIGHT, small="blue", thought="blue")]  # MAI transfers the last one
-    documents = [replace(one, fields=(("images", [f"{index}"]),)) for index, one in enumerate(documents)]
+    documents = [replace(one, images=(f"{index}",)) for index, one in enumerate(documents)]
     chosen = {}
     for name, suffix in (("mytask", ""), ("shapes", "s")):
         for kind in kinds.split():

@@ -1,21 +1,31 @@
-"""Writes output folders as lmms-eval and mai_cascade write them, from the answers of two models to some documents."""
+"""Writes output folders as lmms-eval and mai_cascade write them. The package's own run answers the documents, on two
+scripted engines; nothing here knows the steps of a method or the fields of a trace."""
 
+import asyncio
+import dataclasses
 import json
 import math
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.method.agreement import RULES
-from lmms_eval_mai.method.methods import METHODS, Ask, Method, Stop, steps_of
+from support.documents import DOCS
+from support.samples import sample, scripted_pair
+
+from lmms_eval_mai.contract import Image, Message, Prompt
+from lmms_eval_mai.engines.scripted import Answer, ScriptedOptions
+from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, AgreementRules
+from lmms_eval_mai.method.benchmarks import benchmark_of
+from lmms_eval_mai.method.methods import METHODS, Method, Thresholds
+from lmms_eval_mai.method.prompts import VARIANTS
+from lmms_eval_mai.method.run import run_sample
+from lmms_eval_mai.method.sample import Settings, Trace, trace_record
 
 SMALL, LARGE = "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-8B-Instruct"
 TOKENS = {"simple": 4, "explain": 100, "think": 100, "stage2": 3, "transfer": 5, "task": 4}
-"""Prompt -> the output tokens of each of its calls. A trace has its calls in this order."""
-OF_SUFFIX = {"s": "simple", "e": "explain", "r": "think"}
-"""First letter of the suffix of a task -> what a call with its own prompt asks. Other tasks have no suffix."""
-THINKING = ("explain", "think")
+"""Prompt -> the output tokens of each of its calls."""
 Line = dict[str, Any]
 
 
@@ -33,17 +43,20 @@ class Answers:
     """Of short answers."""
     stage2: tuple[str, str] | None = None
     """The answers of the small and of the large model after a thinking in two stages. None: those of the thinking."""
+    images: tuple[str, ...] = ()
+    category: str | None = None
     fields: tuple[tuple[str, Any], ...] = ()
-    """More fields of the line, such as the subject of an MMMU question, and of the trace (`TRACE`)."""
+    """More fields of the line, such as the subject of an MMMU question."""
 
-    def to(self, side: str, prompt: str) -> str:
-        """Return the answer of a call."""
-        if prompt == "transfer":
-            return self.transferred
-        thought, short = (self.thought, self.small) if side == "small" else (self.large_thought, self.large)
-        if prompt == "stage2" and self.stage2:
-            return self.stage2[side == "large"]
-        return thought if prompt in (*THINKING, "stage2") else short
+    def to(self, prompt: Prompt) -> Answer:
+        """Return the answer of a scripted engine."""
+        asked, is_large = prompt.key.prompt, prompt.key.side == "large"
+        thought, short = (self.large_thought, self.large) if is_large else (self.thought, self.small)
+        thinking = f"Thinking. [[{thought}]]"
+        second = self.stage2[is_large] if self.stage2 else thought
+        texts = {"explain": thinking, "think": thinking, "stage2": second, "transfer": self.transferred}
+        counts = {"prompt_tokens": 300, "output_tokens": TOKENS[asked], "answer_tokens": 1, "seconds": 0.25}
+        return Answer(texts.get(asked, short), answer_logprob=math.log(self.probability), **counts)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -52,8 +65,6 @@ class World:
 
     benchmark: str
     documents: Sequence[Answers]
-    score: Callable[[str, str], float] = lambda answer, gold: float(answer == gold)
-    agree: Callable[[str, str], bool] = lambda a, b: a == b
     small: str = SMALL
     large: str = LARGE
     min_confidence: float = 0.9
@@ -65,129 +76,52 @@ class World:
     ) -> Path:
         """Write the run of a method on the task `<benchmark>_<suffix>`; without a suffix, it is a task of one's own.
         Returns the results file."""
-        return write_run(
-            folder,
-            f"{self.benchmark}_{suffix}".rstrip("_"),
-            [self.line(doc_id, one, method, suffix) for doc_id, one in enumerate(self.documents)],
-            time=time,
-            method=method,
-            models=self.models,
-            options=self.options,
-            mai={"benchmark": self.benchmark, "variant": suffix} if suffix else None,
-            **more,
-        )
+        task, mai = f"{self.benchmark}_{suffix}".rstrip("_"), {"benchmark": self.benchmark, "variant": suffix}
+        return write_run(folder, task, self.lines(method, suffix), time=time, mai=mai if suffix else None, **more)
 
-    @property
-    def models(self) -> dict[str, str]:
-        return {"small": self.small, "large": self.large}
-
-    def line(self, doc_id: int, one: Answers, method: str | Method, suffix: str) -> Line:
-        """Return the line of a document, with its trace."""
-        method = named(method)
-        exit, answer, calls = self.walk(one, method, suffix)
-        made = line(
-            doc_id,
-            one.gold,
-            answer,
-            self.score(answer, one.gold),
-            calls,
-            exit=exit,
-            **({"min_confidence": self.min_confidence} if method.needs_threshold else {}),
-            **(pope_fields(doc_id, answer, one.gold) if self.benchmark == "pope" else {}),
-            **dict(one.fields),
-        )
-        made["token_counts"][0] |= about(method, self.models, self.options)
+    def lines(self, method: str | Method, suffix: str = "s") -> list[Line]:
+        """Return the line of each document, with its trace."""
+        made = []
+        for doc_id, (one, trace) in enumerate(zip(self.documents, self.traces(method, suffix), strict=True)):
+            parsed = trace.answer.parsed
+            score = benchmark_of(self.benchmark).score_of(parsed, one.gold)
+            found = line(doc_id, one.gold, trace.text, float(parsed == one.gold) if score is None else score)
+            tokens = {"input_tokens": 300, "output_tokens": sum(call.output_tokens for call in trace.calls)}
+            found["token_counts"] = [tokens | trace_record(trace)]
+            pope = {"prediction": trace.text, "ground_truth": one.gold, "score": score, "question_id": str(doc_id)}
+            made.append(found | ({"pope_f1_score": pope} if self.benchmark == "pope" else {}) | dict(one.fields))
         return made
 
-    def walk(self, one: Answers, method: Method, suffix: str) -> tuple[str, str, list[Line]]:
-        """Return the exit of a method on a document, its answer, and its calls."""
-        calls: list[Line] = []
-        asked: dict[str, list[Line]] = {}
-        for step in method.steps:
-            if not isinstance(step, Stop):
-                for ask in step if isinstance(step, tuple) else (step,):
-                    of = asked[ask.of][0] if ask.of else None
-                    asked[ask.name] = self.calls(one, ask, method, suffix, of)
-                    calls += asked[ask.name]
-                continue
-            a, b = ([asked[name][-1]["parsed"] for name in step.agree]) or (None, None)
-            agree = not step.agree or (a is not None and b is not None and self.agree(a, b))
-            answer = asked[step.sure][-1] if step.sure else {}
-            least = math.log(step.min_confidence or self.min_confidence)
-            if agree and (not step.sure or (answer["parsed"] is not None and answer["answer_logprob"] >= least)):
-                calls.sort(key=lambda one: ([*TOKENS].index(one["prompt"]), one["side"] == "large"))
-                return step.exit, asked[step.answer][-1]["parsed"] or "", calls
-        raise AssertionError(method)
+    def traces(self, method: str | Method, suffix: str = "s") -> list[Trace]:
+        """Run a method on all documents."""
+        return asyncio.run(self._run(METHODS[method] if isinstance(method, str) else method, suffix))
 
-    def calls(self, one: Answers, ask: Ask, method: Method, suffix: str, of: Line | None) -> list[Line]:
-        """Return the call of a step, or the two of a thinking in two stages."""
-        own = OF_SUFFIX.get(suffix[:1], "task")
-        think = own if own in THINKING else "explain" if self.options.get("think") == "E" else "think"
-        prompt = {"think": think, "task": own}.get(ask.prompt, ask.prompt)
-        prompt = "task" if prompt == "simple" and own == "task" else prompt
-        answer = one.to(ask.side, prompt)
-        if prompt in THINKING:
-            thinking = call(ask.side, prompt, f"Thinking. [[{answer}]]", parsed=answer or None)
-            is_used = any(ask.name in (stop.answer, *stop.agree) for stop in method.stops)
-            second = call(ask.side, "stage2", one.to(ask.side, "stage2"), of=f"{ask.side}.{prompt}")
-            return [thinking, second] if suffix.endswith("s2") and is_used else [thinking]
-        more: Line = {"of": f"{of['side']}.{of['prompt']}"} if of else {}
-        if prompt in ("simple", "task"):
-            more["answer_logprob"] = math.log(one.probability)
-        return [call(ask.side, prompt, answer, **more)]
+    async def _run(self, method: Method, suffix: str) -> list[Trace]:
+        variant, two_stage = VARIANTS.get(suffix, (None, False))
+        models = {side: getattr(self, side) for side in method.sides}
+        rules = {name: self.options[name] for name in AGREEMENT_OPTIONS if name in self.options}
+        pair = await scripted_pair(
+            *[lambda prompt: self.documents[prompt.key.doc_id].to(prompt)] * 2,
+            ScriptedOptions(time_scale=0),
+            think=self.options.get("think", "R"),
+            rules=AgreementRules(**rules),
+            thresholds=Thresholds(self.min_confidence),
+            transfer_answer=self.options.get("transfer_answer"),
+        )
+        settings = Settings(method, self.options, engines=dict.fromkeys(models, "scripted"), **models)
+        pair, found = dataclasses.replace(pair, settings=settings), []
+        for doc_id, one in enumerate(self.documents):
+            doc = DOCS.get(self.benchmark, [{}])[0] | {"category": one.category}
+            made = sample(self.benchmark, variant, two_stage=two_stage, doc_id=doc_id, doc=doc)
+            question = (*(Image(None, name) for name in one.images), "A question?")  # type: ignore[arg-type]
+            found.append(await run_sample(dataclasses.replace(made, question=(Message("user", question),)), pair))
+        return found
 
 
-def named(method: str | Method) -> Method:
-    return METHODS[method] if isinstance(method, str) else method
-
-
-def about(method: Method, models: Mapping[str, str], options: Mapping[str, Any]) -> Line:
-    """Return the fields of a trace that are those of its run."""
-    return {
-        "method": method.name,
-        "steps": steps_of(method),
-        "options": dict(options),
-        **{side: models.get(side, side) for side in method.sides},
-        "engines": {side: "scripted" for side in method.sides},
-        "rules": RULES,
-    }
-
-
-def call(side: str, prompt: str, text: str, **more: Any) -> Line:
-    return {
-        "side": side,
-        "prompt": prompt,
-        "text": text,
-        "parsed": text or None,
-        "finish_reason": "stop",
-        "prompt_tokens": 300,
-        "cached_tokens": 0,
-        "output_tokens": TOKENS[prompt],
-        "answer_tokens": 1,
-        "queued_s": None,
-        "ttft_s": None,
-        "total_s": 0.25,
-        **more,
-    }
-
-
-TRACE = ("exit", "readable", "parsed", "min_confidence", "category", "images", "chose_threshold")
-"""Fields of a trace."""
-
-
-def line(doc_id: int, target: str, answer: str, score: float | None, calls: Sequence[Line] = (), **fields: Any) -> Line:
-    """Return a line of a samples file. With `exit`, it has a trace, which `write_run` completes."""
-    trace = {"readable": bool(answer), "parsed": answer or None}
-    trace |= {name: fields.pop(name) for name in TRACE if name in fields}
-    tokens = {"input_tokens": 300, "output_tokens": sum(one["output_tokens"] for one in calls)}
-    counts = {**tokens, **trace, "calls": list(calls)} if "exit" in trace else None
-    found = {"doc_id": doc_id, "target": target, "filtered_resps": answer, "token_counts": [counts], "doc_hash": "0"}
+def line(doc_id: int, target: str, answer: str, score: float | None, **fields: Any) -> Line:
+    """Return a line of a samples file without a trace."""
+    found = {"doc_id": doc_id, "target": target, "filtered_resps": answer, "token_counts": [None], "doc_hash": "0"}
     return found | ({} if score is None else {"score": score}) | {"input": "A question?"} | fields
-
-
-def pope_fields(doc_id: int, answer: str, gold: str) -> Line:
-    scored = {"question_id": str(doc_id), "score": float(answer == gold), "prediction": answer, "ground_truth": gold}
-    return {name: scored for name in ("pope_accuracy", "pope_f1_score")}
 
 
 def write_run(
@@ -196,9 +130,6 @@ def write_run(
     lines: Iterable[Line],
     *,
     time: str = "20260101_000000",
-    method: str | Method | None = None,
-    models: Mapping[str, str] | None = None,
-    options: Mapping[str, Any] | None = None,
     mai: dict[str, str] | None = None,
     model: str = "mai_cascade",
     model_args: str = "pair=pair.yaml",
@@ -206,17 +137,12 @@ def write_run(
     number: int | None = None,
     metrics: Sequence[str] = ("score",),
 ) -> Path:
-    """Write the files of one run with one task. Returns the results file. Without `method`, the run is not ours.
-    `wall_s`: None: lmms-eval has no time. `number`: documents that lmms-eval evaluated. `metrics`: those of the
-    task."""
+    """Write the files of one run with one task. Returns the results file. `wall_s`: None: lmms-eval has no time.
+    `number`: documents that lmms-eval evaluated. `metrics`: those of the task."""
     lines = list(lines)
-    of_run = about(named(method), models or {}, options or {}) if method else {}
-    for counts in (one["token_counts"][0] for one in lines if method):
-        if counts is not None:
-            counts |= of_run | counts
     begins = 0.0  # the first call begins at 0, and the others end at wall_s
     for one in [one for line in lines for counts in line["token_counts"] if counts for one in counts.get("calls", ())]:
-        one.setdefault("started_at", begins)
+        one["started_at"] = begins
         begins = (wall_s or 0.0) - 0.25
     folder.mkdir(parents=True, exist_ok=True)
     number = len(lines) if number is None else number
@@ -240,6 +166,15 @@ def write_run(
     return file
 
 
+def edit(folder: Path, change: Callable[[Line, int], Any], files: str = "*") -> None:
+    """Change each line of the samples files of this pattern. `change` gets a line and its number."""
+    for file in folder.rglob(f"{files}_samples_*"):
+        lines = [json.loads(text) for text in file.read_text().splitlines()]
+        for number, one in enumerate(lines):
+            change(one, number)
+        file.write_text("".join(json.dumps(one) + "\n" for one in lines))
+
+
 POPE = World(
     "pope",
     [
@@ -250,3 +185,29 @@ POPE = World(
     ],
 )
 """Four documents of POPE: one for each exit, and one whose small model's short answer is empty."""
+
+
+def pope_world(number: int = 200) -> World:
+    """Return yes-no questions on which both models are often right, and sometimes unreadable. They are the same in
+    every run of the tests."""
+    chance = random.Random(7)
+
+    def answer(gold: str, right: float) -> str:
+        wrong = "no" if gold == "yes" else "yes"
+        return chance.choices([gold, wrong, ""], [right, 0.97 - right, 0.03])[0]
+
+    golds = [chance.choice(["yes", "no"]) for _ in range(number)]
+    return World(
+        "pope", [Answers(gold, *(answer(gold, right) for right in (0.7, 0.8, 0.75, 0.85, 0.9))) for gold in golds]
+    )
+
+
+def write_all(world: World, folder: Path) -> None:
+    """Write a run of each method of Tables 5 to 8, 10 and 15."""
+    runs = [("mai", "s"), ("mai", "r_s2"), ("full_rt", "s")]
+    runs += [(side, suffix) for side in ("small", "large") for suffix in ("s", "r", "r_s2")]
+    for number, (method, suffix) in enumerate(runs):
+        world.write(folder, method, suffix, time=f"20260101_0000{number:02d}")
+
+
+WORLD = pope_world()
