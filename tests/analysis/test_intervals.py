@@ -1,7 +1,7 @@
-"""Intervals and paired tests, against scipy and against exact sums. `test_recomputed.py` has Wilson's and
-Wald's intervals, and McNemar's test."""
+"""Intervals and paired tests, against scipy, formulas and exact sums. Other tests ask only which of them is used."""
 
 import itertools
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -18,6 +18,7 @@ from lmms_eval_mai.analysis.intervals import (
     mcnemar,
     mean,
     paired_loss_p_value,
+    paired_share_difference,
     ratio,
     share,
     swap_test,
@@ -32,6 +33,31 @@ def test_means_have_students_interval() -> None:
     assert (found.low, found.high) == pytest.approx((reference.low, reference.high))
     same = mean([3.0, 3.0])
     assert (same.value, same.low, same.high) == (3.0, 3.0, 3.0)
+
+
+Z = 1.959963985
+
+
+@pytest.mark.parametrize(("part", "number"), [(0, 4), (3, 7), (90, 150), (150, 150)])
+def test_shares_have_wilsons_interval(part: int, number: int) -> None:
+    found, p, weight = share(part, number), part / number, Z**2 / number
+    half = Z * math.sqrt(p * (1 - p) / number + weight / (4 * number))
+    ends = [(p + weight / 2 + sign * half) / (1 + weight) for sign in (-1, 1)]
+    assert (found.value, found.n) == (p, number) and (found.low, found.high) == pytest.approx(ends, abs=1e-9)
+
+
+@pytest.mark.parametrize(("better", "worse", "number"), [(9, 2, 150), (40, 40, 80), (0, 0, 4), (4, 0, 4)])
+def test_paired_shares_have_agresti_and_mins_interval_and_mcnemars_exact_p(
+    better: int, worse: int, number: int
+) -> None:
+    found, larger = paired_share_difference(better, worse, number), number + 2
+    middle = (better - worse) / larger
+    error = math.sqrt(better + worse + 1 - (better - worse) ** 2 / larger) / larger
+    ends = [min(1, middle + sign * Z * error) for sign in (-1, 1)]
+    assert (found.value, found.n) == ((better - worse) / number, number)
+    assert (found.low, found.high) == pytest.approx(ends, abs=1e-9)
+    tail = sum(math.comb(better + worse, one) for one in range(min(better, worse) + 1)) / 2 ** (better + worse)
+    assert mcnemar(better, worse) == pytest.approx(min(1, 2 * tail))
 
 
 def test_one_document_or_cluster_has_a_value_and_no_interval() -> None:

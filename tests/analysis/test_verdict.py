@@ -1,7 +1,6 @@
 """What a report says first: which methods no other one beats in both score and price."""
 
 import dataclasses
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from support.folders import Answers, World, edit
+from support.folders import Answers, World, edit, write_all
 from support.tables import report
 
 from lmms_eval_mai.analysis.runs.runs import Runs
@@ -18,15 +17,16 @@ from lmms_eval_mai.analysis.tables.summary import comparisons
 from lmms_eval_mai.analysis.tables.verdict import Priced, unbeaten, verdict
 from lmms_eval_mai.method.methods import METHODS as METHODS_BY_NAME
 
-METHODS = (
-    ("mai", "s"),
-    ("mai_confidence", "s"),
-    ("own_thinking", "s"),
-    ("full_rt", "s"),
-    ("large", "r"),
-    ("large", "s"),
-    ("small", "s"),
-)
+METHODS = {
+    "MAI": ("mai", "s"),
+    "MAI by confidence": ("mai_confidence", "s"),
+    "own thinking": ("own_thinking", "s"),
+    "Full RT": ("full_rt", "s"),
+    "large R": ("large", "r"),
+    "large S": ("large", "s"),
+    "small S": ("small", "s"),
+}
+"""Name in a report -> method and suffix of the task."""
 
 
 def world(rates: list[float], seed: int, number: int = 200) -> World:
@@ -43,22 +43,10 @@ def world(rates: list[float], seed: int, number: int = 200) -> World:
 
 def write(one: World, folder: Path, is_shared: bool = False) -> Runs:
     """Write a run of each method. `is_shared`: whether another run has made one of the calls."""
-    for number, (method, suffix) in enumerate(METHODS):
-        one.write(folder, method, suffix, time=f"20260101_00000{number}")
+    write_all(one, folder, METHODS.values())
     if is_shared:
         edit(folder, lambda line, _: line["token_counts"][0]["calls"][0].update(shared=True), "20260101_000000")
     return Runs.read([folder])
-
-
-def lines_of(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return the lines of each run by the name of its method in a report."""
-    names = {"mai": "MAI", "mai_confidence": "MAI by confidence", "own_thinking": "own thinking", "full_rt": "Full RT"}
-    found = {}
-    for file in folder.glob("*_samples_*"):
-        lines = [json.loads(line) for line in file.read_text().splitlines()]
-        method = lines[0]["token_counts"][0]["method"]
-        found[names.get(method, f"{method} {file.stem[-1].upper()}")] = lines
-    return found
 
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -69,19 +57,18 @@ def test_a_method_that_another_one_dominates_is_never_named_as_unbeaten(
     folder = tmp_path_factory.mktemp("runs")
     one = world(rates, seed, number=120)
     for sentence in verdict(write(one, folder, is_shared=True))[0]:
-        lines = lines_of(folder)
         costs, right = {}, {}
-        for name, run in lines.items():
-            calls = [call for line in run for call in line["token_counts"][0]["calls"]]
-            costs[name] = sum(call["output_tokens"] for call in calls if call["side"] == "large") / len(run)
-            right[name] = [line["score"] for line in run]
+        for name, run in METHODS.items():
+            traces = one.traces(*run)
+            calls = [call for trace in traces for call in trace.calls]
+            costs[name] = sum(call.output_tokens for call in calls if call.key.side == "large") / len(traces)
+            right[name] = [trace.text == document.gold for trace, document in zip(traces, one.documents, strict=True)]
         named = sentence.partition("no method beats ")[2].partition(": none")[0]
-        best = [
-            name for name in lines if f"{name} ({sum(right[name]) / 1.2:.1f}% for {costs[name]:.1f} tokens)" in named
-        ]
+        shown = {name: f"{name} ({sum(right[name]) / 1.2:.1f}% for {costs[name]:.1f} tokens)" for name in METHODS}
+        best = [name for name in METHODS if shown[name] in named]
         assert best
         for name in best:
-            for other in lines:
+            for other in METHODS:
                 more = sum(a > b for a, b in zip(right[other], right[name], strict=True))
                 less = sum(a < b for a, b in zip(right[other], right[name], strict=True))
                 p = stats.binomtest(more, more + less).pvalue if more + less else 1.0

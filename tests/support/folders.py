@@ -14,7 +14,7 @@ from typing import Any
 from support.documents import DOCS
 from support.samples import sample, scripted_pair
 
-from lmms_eval_mai.contract import Image, Message, Prompt
+from lmms_eval_mai.contract import SIDES, Image, Message, Prompt
 from lmms_eval_mai.engines.scripted import Answer, ScriptedOptions
 from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, AgreementRules
 from lmms_eval_mai.method.benchmarks import benchmark_of
@@ -202,10 +202,17 @@ def pope_world(number: int = 200) -> World:
     )
 
 
-def write_all(world: World, folder: Path) -> None:
-    """Write a run of each method of Tables 5 to 8, 10 and 15."""
-    runs = [("mai", "s"), ("mai", "r_s2"), ("full_rt", "s")]
-    runs += [(side, suffix) for side in ("small", "large") for suffix in ("s", "r", "r_s2")]
+RUNS = {"MAI": ("mai", "s"), "MAI R(S2)": ("mai", "r_s2"), "Full RT": ("full_rt", "s")}
+RUNS |= {
+    f"{side} {prompt}": (side, suffix)
+    for side in SIDES
+    for prompt, suffix in (("S", "s"), ("R", "r"), ("R(S2)", "r_s2"))
+}
+"""Name in a report -> method and suffix of the task: the runs of Tables 5 to 8, 10 and 15."""
+
+
+def write_all(world: World, folder: Path, runs: Iterable[tuple[str, str]] = RUNS.values()) -> None:
+    """Write runs of these methods on tasks with these suffixes."""
     for number, (method, suffix) in enumerate(runs):
         world.write(folder, method, suffix, time=f"20260101_0000{number:02d}")
 
