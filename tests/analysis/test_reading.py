@@ -1,26 +1,26 @@
-"""Output folders become runs, with their methods and tables of samples and calls."""
+"""Output folders become runs, with their methods and frames of samples and calls; the public function `read`."""
 
 import dataclasses
-import json
+import re
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from support.folders import LARGE, POPE, SMALL, World, edit, line, write_run
-from support.pope_scripts import exit_of, pope_scripts
+from support.folders import LARGE, POPE, SMALL, Answers, World, edit, line, write_run
 
-from lmms_eval_mai.analysis.frames import CALLS, SAMPLES
+from lmms_eval_mai.analysis import KEYS, read
+from lmms_eval_mai.analysis.frames import CALLS, SAMPLES, samples_and_calls, wall_s_by_task
 from lmms_eval_mai.analysis.runs.folders import FinishedRun, read_runs
-from lmms_eval_mai.analysis.runs.records import records
-from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.runs.setups import Setup
 from lmms_eval_mai.analysis.tables.summary import spent
 from lmms_eval_mai.method.agreement import RULES, AgreementRules
 from lmms_eval_mai.method.files import read_steps
 from lmms_eval_mai.method.methods import FULL_RT, MAI, OWN_THINKING, Method
 from lmms_eval_mai.method.methods import LARGE as ALONE
+
+DOCS = Path(__file__).parents[2] / "docs" / "reports.md"
 
 
 def rows(table: pd.DataFrame, *columns: str) -> list[tuple[Any, ...]]:
@@ -150,52 +150,6 @@ def test_checkpoints_of_the_demo_pair_have_the_same_name_on_every_machine(tmp_pa
     assert {run.setup for run in read_runs([tmp_path]).runs} == {Setup(MAI, "demo/large", "demo/small", "R")}
 
 
-@pytest.mark.slow
-def test_files_that_lmms_eval_itself_wrote_are_read(
-    task_manager: Any, in_drawn_data: Path, write_script: Any, tmp_path: Path
-) -> None:
-    from lmms_eval.evaluator import simple_evaluate
-    from lmms_eval.loggers import EvaluationTracker
-
-    scripts = pope_scripts(write_script, "pope_s")
-    for number, method in enumerate(("mai", "large")):
-        arguments = scripts | {"method": method, "store": "off", "model_name": "pair"}
-        tracker = EvaluationTracker(output_path=str(tmp_path / "out"))
-        results = simple_evaluate(
-            model="mai_cascade",
-            model_args=",".join(f"{name}={value}" for name, value in arguments.items()),
-            tasks=["pope_s"],
-            task_manager=task_manager,
-            batch_size=1,
-            log_samples=True,
-            evaluation_tracker=tracker,
-            datetime_str=f"20260101_00000{number}",
-        )
-        lines = results.pop("samples")
-        tracker.save_results_aggregated(results, lines, f"20260101_00000{number}")
-        tracker.save_results_samples("pope_s", lines["pope_s"])
-    found = read_runs([tmp_path / "out"])
-    assert found.gaps == []
-    cascade, large = found.runs
-    assert cascade.setup == Setup(MAI, scripts["large"], scripts["small"], "R")
-    assert large.setup.variant == "S"
-    assert cascade.wall_s is not None and cascade.wall_s > 0
-    exits = [exit_of(doc_id) for doc_id in range(12)]
-    assert list(cascade.samples.exit) == exits and (cascade.samples.score == 1).all()
-    assert cascade.samples.images.notna().all()
-    assert list(large.samples.score) == [exit != "transfer" for exit in exits]
-
-    runs = Runs(found.runs)
-    assert runs.gaps == []
-    total = runs.score(cascade)
-    by_lmms_eval = json.loads(cascade.file.read_text())["results"]["pope_s"]["pope_f1_score,none"]
-    assert total is not None and total.value == 100 * by_lmms_eval
-    texts = [record for record in records(cascade.samples_file, ()) if record]
-    read_again, columns = pd.DataFrame([one.row for one in texts]), ("doc_id", *SAMPLES)
-    assert rows(read_again, *columns) == rows(cascade.samples.reset_index(), *columns)
-    assert texts[2].question.startswith("Is there a") and texts[2].calls[2]["text"].startswith("I see 2. [[")
-
-
 MMBENCH = {"index": 3, "prediction": "B. a cat", "answer": "B", "A": "a dog", "B": "a cat", "C": "nan", "D": "nan"}
 MMMU = {"question_type": "multiple-choice", "answer": "A", "parsed_pred": ["C"], "subdomain": "Art"}
 
@@ -239,3 +193,51 @@ def test_texts_of_calls_are_not_kept(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert run.documents == 100
     assert peak < 2**21  # the file has 10 MB
+
+
+# --- the public function `read`, and its frames ---
+
+
+def test_all_samples_and_calls_have_the_keys_of_their_run_in_front(tmp_path: Path) -> None:
+    older = POPE.write(tmp_path, "mai", time="20260101_000000")
+    POPE.write(tmp_path, "mai", time="20260102_000000")
+    POPE.write(tmp_path, "small", "r", time="20260103_000000")
+    write_run(tmp_path, "pope", [line(0, "yes", "yes", 1.0)], model="qwen3_vl", model_args="pretrained=a/big", time="4")
+    samples, calls = read([str(tmp_path)])
+    assert list(samples) == [*KEYS, "doc_id", *SAMPLES] and list(calls) == [*KEYS, *CALLS]
+    found = samples.groupby("name")[["method", "small", "large"]].first().to_dict("index")
+    assert found == {
+        "MAI": {"method": "mai", "small": SMALL, "large": LARGE},
+        "small R": {"method": "small", "small": SMALL, "large": ""},
+        "big, own prompt": {"method": "", "small": "", "large": "a/big"},
+    }
+    mai = samples[samples.method == "mai"]
+    assert len(mai) == 8 and str(older) in set(mai.run)  # also the run that a report leaves out
+    assert len(calls[calls.run == str(older)]) == 2 + 3 + 4 + 4
+
+
+def test_the_example_of_the_documentation_answers_its_questions(tmp_path: Path, monkeypatch: Any) -> None:
+    kinds = [Answers("A", "A", "A", "A", "A", category=kind) for kind in ("maps", "maps", "tables")]
+    World("shapes", kinds).write(tmp_path / "out", "mai")
+    POPE.write(tmp_path / "out", "full_rt", time="20260102_000000")
+    (example,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    monkeypatch.chdir(tmp_path)
+    exec(example, names)
+    by_category: pd.DataFrame = names["by_category"]
+    assert by_category.loc[("shapes", "maps", "agree_short")].tolist() == [2, 1]
+    assert names["lengths"].loc[("full_rt", "small")].tolist() == [100, 100]
+
+
+def test_the_time_between_the_ends_of_two_documents_belongs_to_the_task_of_the_second_one() -> None:
+    ends = {"pope_s": (10.0, 30.0), "pope_r": (14.0, 31.0)}
+    rows = {
+        task: [{"doc_id": number, "started_at": end - 0.5, "seconds": 0.5} for number, end in enumerate(several)]
+        for task, several in ends.items()
+    }
+    columns = {name: 0 for name, (kind, _) in CALLS.items() if kind is int}
+    calls = {task: samples_and_calls([], [columns | row for row in several]).calls for task, several in rows.items()}
+    assert wall_s_by_task(calls) == {"pope_s": 0.5 + 16, "pope_r": 4 + 1}
+    assert sum(wall_s_by_task(calls, is_resumed=True).values()) == 0.5 + 4 + 0.5 + 1  # a pause of 15.5 s
+    calls["pope_r"].loc[0, "seconds"] = None  # it is shared
+    assert wall_s_by_task(calls) == {}

@@ -1,5 +1,6 @@
-"""The command `lmms-eval-mai compare`: the runs of a table on scripted engines beside single ones."""
+"""The command `lmms-eval-mai compare`: its runs on scripted engines beside single ones."""
 
+import json
 import random
 import re
 import shlex
@@ -8,11 +9,62 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.compare import RUNS, arguments, finished_run, shared_calls, without_marks
 from support.own_command import refusal, run_command, run_lmms_eval
+from support.own_task import NAME, answers, write_task
+from support.pope_scripts import exit_of
 from support.processes import Command, scripts, strike
 
+from lmms_eval_mai.analysis.runs.folders import read_runs
+from lmms_eval_mai.analysis.runs.records import records
+from lmms_eval_mai.analysis.runs.runs import Runs
+from lmms_eval_mai.analysis.runs.setups import Setup
+from lmms_eval_mai.analysis.tables.summary import spent
+from lmms_eval_mai.method.methods import MAI
+
 ROWS = 12
+RUNS = ("small/pope_s", "small/pope_r", "large/pope_s", "full_rt/pope_s", "mai/pope_s", "think_first/pope_s")
+"""The runs of Table 10 and of the method below, in their order."""
+THINK_FIRST = """
+- ask: [large.simple, small.think]
+- stop: {exit: agree_think, answer: large.simple, agree: [small.think, large.simple]}
+- {ask: large.transfer, of: small.think}
+- stop: {exit: transfer, answer: large.transfer}
+"""
+"""The file of a method of the user, whose calls are those of Table 10."""
+TIMES = ("queued_s", "ttft_s", "total_s", "started_at")
+
+
+def arguments(model_args: dict[str, str], output: Path, *more: str) -> list[str]:
+    """Return the arguments of the command that makes these runs."""
+    method = Path(model_args["small"]).with_name("think_first.yaml")
+    if not method.exists():  # a run is made again after a change of its method
+        method.write_text(THINK_FIRST)
+    given = ",".join(f"{name}={value}" for name, value in model_args.items())
+    chosen = ["--benchmarks", "pope", "--tables", "10", "--model_args", given, "--methods", str(method)]
+    return ["compare", *chosen, "--output_path", str(output), *more]
+
+
+def finished_run(folder: Path, *without: str) -> dict[str, Any]:
+    """Return the scores of a run, and its samples without the times and some other fields of their calls."""
+    (results,) = folder.rglob("*_results.json")
+    (samples,) = folder.rglob("*_samples_*.jsonl")
+    found = json.loads(results.read_text())
+    kept = ("doc_id", "target", "resps", "filtered_resps", "pope_accuracy", "token_counts", "doc_hash")
+    lines = [json.loads(line) for line in samples.read_text().split("\n") if line]
+    for call in (call for line in lines for call in line["token_counts"][0]["calls"]):
+        for name in (*TIMES, *without):
+            call.pop(name, None)  # a shared call has no times
+    return {
+        "model": (found["config"]["model"], found["model_source"], found["config"]["model_args"]),
+        "scores": found["results"],
+        "samples": [{name: line[name] for name in kept if name in line} for line in lines],
+    }
+
+
+def shared_calls(run: dict[str, Any]) -> tuple[int, int]:
+    """Return the number of shared calls of a run, and of all its calls."""
+    calls = [call for sample in run["samples"] for call in sample["token_counts"][0]["calls"]]
+    return sum(call["shared"] for call in calls), len(calls)
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +122,9 @@ def test_runs_are_equal_to_those_of_the_printed_single_commands(
     assert len(commands) == len(RUNS) and not (tmp_path / "single").exists()
     for name, command in list(zip(RUNS, commands, strict=True))[-2:]:  # MAI, and the method of the user
         assert run_lmms_eval(capsys, *command[1:])[0] == 0
-        single = without_marks(finished_run(tmp_path / "single" / "models" / name))
-        assert without_marks(finished_run(undisturbed / "models" / name)) == single
+        # The marks of shared calls differ if other runs were made before.
+        single = finished_run(tmp_path / "single" / "models" / name, "shared")
+        assert finished_run(undisturbed / "models" / name, "shared") == single
     _, text, _ = run_command(capsys, *arguments(model_args, undisturbed, "--dry-run"))
     assert len(re.findall(r"^# .*, finished$", text, re.MULTILINE)) == len(RUNS)
 
@@ -94,9 +147,60 @@ def test_command_that_is_killed_has_the_results_of_an_undisturbed_one(
     assert {file.name for file in output.iterdir()} == {file.name for file in undisturbed.iterdir()}
 
 
+@pytest.mark.slow
+def test_on_a_task_of_ones_own_each_method_has_its_own_calls_its_score_and_its_seconds(
+    tmp_path: Path, capsys: Any
+) -> None:
+    for side, script in answers(ROWS, seconds=0.01).items():
+        (tmp_path / f"{side}.jsonl").write_text("\n".join(map(json.dumps, script)))
+    model_args = f"engine=scripted,small={tmp_path}/small.jsonl,large={tmp_path}/large.jsonl"
+    task = ("--tasks", NAME, "--include_path", write_task(tmp_path / "tasks", ROWS), "--min_confidence", "0.5")
+    output = tmp_path / "out"
+    code, _, text = run_command(capsys, "compare", *task, "--model_args", model_args, "--output_path", output)
+    assert code == 0, text
+    found = {}
+    for run in Runs.read([output]).select():
+        _, method, _ = run.file.relative_to(output).parts[:3]
+        calls = finished_run(output / "models" / method / NAME)
+        found[method] = (*shared_calls(calls), run.samples.score.sum())
+        assert spent(run)["wall_s"]
+    assert found == {
+        "small": (0, 12, 3),
+        "large": (0, 12, 9),
+        "large_r": (0, 12, 12),
+        "full_rt": (0, 24, 10),
+        "mai": (0, 36, 10),  # 12 documents: 2 calls each, 8 also think, and 4 of these are transferred
+        "mai_confidence": (0, 16, 10),  # the large model is unsure of 3, and 1 of these is transferred
+        "own_thinking": (0, 15, 12),
+    }
+    assert {file.name for file in output.iterdir()} == {"models", "calls-0of1.jsonl", "report.md", "report.html"}
+
+
+@pytest.mark.slow
+def test_the_files_that_lmms_eval_wrote_are_read_with_exits_images_texts_and_its_score(
+    undisturbed: Path, model_args: dict[str, str]
+) -> None:
+    found = read_runs([undisturbed / "models" / "mai"])
+    assert found.gaps == []
+    (run,) = found.runs
+    assert run.setup == Setup(MAI, model_args["large"], model_args["small"], "R")
+    assert list(run.samples.exit) == [exit_of(doc_id) for doc_id in range(ROWS)]
+    assert run.samples.images.notna().all()
+    total, results = Runs(found.runs).score(run), json.loads(run.file.read_text())["results"]
+    assert total is not None and total.value == 100 * results["pope_s"]["pope_f1_score,none"]
+    texts = [record for record in records(run.samples_file, run.metrics) if record]
+    assert [record.row["exit"] for record in texts] == list(run.samples.exit)
+    assert texts[2].question.startswith("Is there a") and texts[2].calls[2]["text"].startswith("I see 2. [[")
+
+
 @pytest.mark.slow  # it loads lmms-eval's tasks
 def test_decoding_arguments_that_no_task_can_have_are_refused(capsys: Any, tmp_path: Path, in_drawn_data: Path) -> None:
     model_args = ",".join(f"{name}={value}" for name, value in scripts(tmp_path / "scripts", "pope_s", 1).items())
     given = ("--benchmarks", "pope", "--gen_kwargs", "max_tokens=3", "--model_args", model_args)
     assert "max_tokens" in refusal(capsys, "compare", "--output_path", tmp_path / "out", *given)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_task_whose_prompt_asks_for_a_thinking_is_refused(capsys: Any, tmp_path: Path) -> None:
+    assert "shapes_s" in refusal(capsys, "compare", "--pair", "demo", "--tasks", "shapes_r", "--output_path", tmp_path)
