@@ -98,6 +98,7 @@ def two_means() -> np.ndarray:
     return np.hstack([of_mean(one) for one in (first, np.where(random.random(300) < 0.9, first, 1 - first))])
 
 
+@pytest.mark.parametrize("size", [1, 5])
 @pytest.mark.parametrize(
     ("parts", "statistic"),
     [
@@ -106,28 +107,20 @@ def two_means() -> np.ndarray:
         (of_f1(*yes_no_answers()), f1),
     ],
 )
-def test_bootstrap_has_the_interval_of_scipys_bootstrap(parts: np.ndarray, statistic: Statistic) -> None:
-    def resampled(rows: np.ndarray, axis: int) -> np.ndarray:
-        return statistic(np.moveaxis(parts.T[:, rows.astype(int)].sum(axis=axis), 0, -1))
+def test_bootstrap_has_the_interval_of_scipys_bootstrap_of_clusters_of_this_size(
+    parts: np.ndarray, statistic: Statistic, size: int
+) -> None:
+    sums = parts.reshape(-1, size, parts.shape[1]).sum(axis=1)
 
-    found, rows = bootstrap(parts, statistic), (np.arange(len(parts)),)
-    assert found == bootstrap(parts, statistic)  # in every report
+    def resampled(rows: np.ndarray, axis: int) -> np.ndarray:
+        return statistic(np.moveaxis(sums.T[:, rows.astype(int)].sum(axis=axis), 0, -1))
+
+    clusters, rows = np.repeat(np.arange(len(sums)), size), (np.arange(len(sums)),)
+    found = bootstrap(parts, statistic, clusters)
+    assert found == bootstrap(parts, statistic, clusters if size > 1 else None)  # in every report
     expected = stats.bootstrap(rows, resampled, vectorized=True, n_resamples=2999, method="percentile", random_state=1)
     ends = expected.confidence_interval
     assert (found.low, found.high) == pytest.approx((ends.low, ends.high), abs=0.006)
-
-
-@pytest.mark.slow
-def test_intervals_of_clusters_cover_the_truth_in_95_percent_where_those_of_single_documents_do_not() -> None:
-    random = np.random.default_rng(11)
-    clusters = np.repeat(np.arange(120), 5)
-    covered = np.zeros(2)
-    for _ in range(300):
-        chances = random.choice([0.25, 0.95], size=120)[clusters]  # 0.6 on average
-        scores = (random.random(len(clusters)) < chances).astype(float)
-        intervals = bootstrap(of_mean(scores), ratio, clusters), share(int(scores.sum()), len(scores))
-        covered += [found.low <= 0.6 <= found.high for found in intervals]
-    assert 0.925 <= covered[0] / 300 <= 0.975 and covered[1] / 300 < 0.85
 
 
 # --- exchanges of two methods ---

@@ -1,4 +1,4 @@
-"""The page of a report: its data, texts that try to break out, and how it looks and filters in Chromium."""
+"""The page of a report: its data, texts that try to break out, images, and how it looks and filters in Chromium."""
 
 import base64
 import gzip
@@ -7,9 +7,8 @@ import html
 import io
 import json
 import re
+import resource
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +16,20 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from pyarrow import parquet
 from support.folders import POPE, Answers, World, edit, pope_world
 from support.tables import row_of
 
 from lmms_eval_mai.analysis.intervals import Estimate
 from lmms_eval_mai.analysis.report import Column, Table
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.tables import build, page
+from lmms_eval_mai.analysis.tables import build, page, thumbnails
 from lmms_eval_mai.analysis.tables.figure import score_over_price, ticks
 from lmms_eval_mai.analysis.tables.samples import right_of, samples, shown_runs
+from lmms_eval_mai.analysis.tables.thumbnails import load_images
+from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import METHODS
+from lmms_eval_mai.plugin import task_dir
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>\ud83d"
 """Half a character at the end, too."""
@@ -105,25 +108,13 @@ def test_every_named_method_has_a_check_for_each_exit_up_to_the_one_that_was_tak
 
 
 def test_format_sentences_that_questions_share_are_left_out_and_options_are_not(tmp_path: Path) -> None:
-    inputs = [
-        "How many?\nUse a word.",
-        "Which one?\nUse a word.",
-        "Which?\nA. 1\nUse a letter.",
-        "What?\nUse a letter.",
-    ]
+    questions, endings = ["How many?", "Which one?", "Which?\nA. 1", "What?"], ["Use a word.", "Use a letter."]
+    inputs = [f"{question}\n{endings[number > 1]}" for number, question in enumerate(questions)]
     documents = [replace(POPE.documents[0], fields=(("input", text),)) for text in inputs]
-    replace(POPE, documents=documents).write(tmp_path / "format", "mai")
-    replace(POPE, documents=documents[:3]).write(tmp_path / "options", "mai")
-    shown = {name: samples(*shown_runs(Runs.read([tmp_path / name])), {}) for name in ("format", "options")}
-    assert shown["format"]["endings"] == ["Use a word.", "Use a letter."]
-    assert [one["question"] for one in shown["format"]["samples"]] == [
-        "How many?",
-        "Which one?",
-        "Which?\nA. 1",
-        "What?",
-    ]
-    assert shown["options"]["endings"] == []
-    assert [one["question"] for one in shown["options"]["samples"]] == inputs[:3]
+    for number, expected in ((4, (endings, questions)), (3, ([], inputs[:3]))):  # two questions share an ending, or one
+        replace(POPE, documents=documents[:number]).write(tmp_path / str(number), "mai")
+        shown = samples(*shown_runs(Runs.read([tmp_path / str(number)])), {})
+        assert (shown["endings"], [one["question"] for one in shown["samples"]]) == expected
 
 
 def test_the_samples_begin_with_the_method_of_the_paper_and_know_who_is_right(tmp_path: Path) -> None:
@@ -194,36 +185,61 @@ def test_an_axis_has_ticks_around_all_values(values: list[float], expected: list
 def test_a_table_has_no_column_with_one_value_in_every_row_and_one_column_of_names() -> None:
     types = {"benchmark": "text", "method": "text", "exit": "text", "n": "count", "score": "percent"}
     columns = tuple(Column(title, kind, 1, lambda row: None) for title, kind in types.items())
-    scores = [Estimate(90.0, 4, 80.0, 95.0), Estimate(91.0, 4, 81.0, 96.0), None]
-    names = [("MAI", "agree_short"), ("MAI", "transfer"), ("Full RT", "transfer")]
-    rows = tuple(("shapes", *name, 4, score) for name, score in zip(names, scores, strict=True))
+    score = Estimate(90.0, 4, 80.0, 95.0)
+    rows = (("shapes", "MAI", "agree_short", 4, score), ("shapes", "Full RT", "transfer", 4, None))
     shown = page.shown_table(Table("exits", "By exit", columns, rows, ("A note.",)))
     assert [column.title for column in shown["columns"]] == ["exit", "score"]
-    assert shown["groups"] == [
-        ("MAI", [[("agree_short", ""), ("90.0", "80.0 to 95.0")], [("transfer", ""), ("91.0", "81.0 to 96.0")]]),
-        ("Full RT", [[("transfer", ""), ("", "")]]),
-    ]
+    cells = [[("agree_short", ""), ("90.0", "80.0 to 95.0")]], [[("transfer", ""), ("", "")]]
+    assert shown["groups"] == [("MAI", cells[0]), ("Full RT", cells[1])]
     assert (shown["title"], shown["notes"]) == ("By exit (shapes, n = 4)", ("A note.",))
-    assert [column.title for column in page.shown_table(Table("exits", "", columns, rows[:1]))["columns"]] == [
-        "exit",
-        "n",
-        "score",
-    ]
+    alone = page.shown_table(Table("exits", "", columns, rows[:1]))
+    assert [column.title for column in alone["columns"]] == ["exit", "n", "score"]
 
 
-def test_a_full_disk_leaves_the_page_that_was_there(tmp_path: Path) -> None:
-    pope_world(60).write(tmp_path / "runs", "mai")
-    file = tmp_path / "report.html"
-    file.write_text("The old page.")
-    command = [sys.executable, "-m", "lmms_eval_mai", "report", "runs", "--html", "report.html"]
-    # No file may have more than 4 KiB. Python would cut its caches of modules there, too.
-    limited = ["env", "PYTHONDONTWRITEBYTECODE=1", "bash", "-c", 'ulimit -f 4; "$@"', "bash", *command]
-    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1 and "--html report.html cannot be written" in done.stderr
-    assert {path.name for path in tmp_path.iterdir()} == {"runs", "report.html"}
-    assert file.read_text() == "The old page."
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    assert file.read_text().startswith("<!doctype html>")
+def test_a_full_disk_leaves_the_page_that_was_there(file: Path, runs: Runs) -> None:
+    before, limits = file.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # no file may have more than 4 KiB
+    try:
+        with pytest.raises(ArgumentError, match="--html"):
+            page.write(file, build.report(runs, ()), runs, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert file.read_bytes() == before and [*file.parent.iterdir()] == [file]
+
+
+# --- its images, from the data sets of the tasks -------------------------------------------------------
+
+
+def runs_of(golds: list[str], folder: Path) -> Runs:
+    World("shapes", [Answers(gold, gold, gold, gold, gold) for gold in golds]).write(folder, "mai")
+    return Runs.read([folder])
+
+
+@pytest.fixture(scope="module")
+def golds() -> list[str]:
+    """The right answers of the first documents of shapes."""
+    file = task_dir() / "shapes" / "test.parquet"
+    return list(parquet.read_table(file, columns=["answer"])["answer"].to_pylist()[:5])
+
+
+def test_each_document_gets_the_image_of_its_task_until_the_bytes_are_used(
+    golds: list[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    told: list[str] = []
+    finished = runs_of(golds, tmp_path)
+    images = load_images(finished, told.append)["shapes"]
+    assert [*images] == [0, 1, 2, 3, 4] and len(set(images.values())) == 5
+    assert max(Image.open(io.BytesIO(base64.b64decode(images[0]))).size) <= thumbnails.SIDE
+    assert told == []
+    monkeypatch.setattr(thumbnails, "BYTES", len(images[0]) + len(images[1]))
+    assert [*load_images(finished, told.append)["shapes"]] == [0, 1]
+    assert told == ["shapes: 2 of 5 documents have an image in the page."]
+
+
+def test_a_run_on_another_data_set_gets_no_images_and_a_sentence(golds: list[str], tmp_path: Path) -> None:
+    told: list[str] = []
+    assert load_images(runs_of([*golds[:4], "something else"], tmp_path), told.append) == {}
+    assert "document 4 of task shapes_s has another gold answer than in the run." in told[0]
 
 
 # --- in a browser -------------------------------------------------------------------------------------

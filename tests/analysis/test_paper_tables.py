@@ -1,4 +1,4 @@
-"""The paper's tables are recomputed from the answers, and compared with the paper's numbers."""
+"""The paper's tables are recomputed from the answers, and compared with the paper's numbers, which have a source."""
 
 import dataclasses
 from collections import Counter
@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from support.folders import LARGE, POPE, RUNS, TOKENS, WORLD, Answers, World, write_all
-from support.tables import paper, report, row_of, value
+from support.tables import report, row_of
 
+from lmms_eval_mai.analysis import paper_numbers
+from lmms_eval_mai.analysis.paper_numbers import table
 from lmms_eval_mai.analysis.report import Report
+from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.methods import MAI
 
 
@@ -49,23 +53,23 @@ def test_each_table_has_its_methods_with_the_scores_of_their_answers_beside_the_
     found: Report, key: str, printed: dict[str, float | None]
 ) -> None:
     rows = {row[1]: row_of(found.table(key), "POPE", str(row[1])) for row in found.table(key).rows}
-    assert {name: paper(row["score"]) for name, row in rows.items()} == printed
+    assert {name: row["score"].paper for name, row in rows.items()} == printed
     expected = {name: SCORES[name] for name in printed}
-    assert {name: value(row["score"]) for name, row in rows.items()} == pytest.approx(expected)
+    assert {name: row["score"].value for name, row in rows.items()} == pytest.approx(expected)
 
 
 def test_exits_and_tokens_are_beside_the_papers(found: Report) -> None:
     ten = row_of(found.table("table-10"), "POPE", "MAI")
-    assert value(ten["transfer"]) == 100 * [trace.exit for trace in TRACES["MAI"]].count("transfer") / 200
-    assert [paper(ten[exit]) for exit in MAI.exits] == [94.52, 0.51, 4.97]
+    assert ten["transfer"].value == 100 * [trace.exit for trace in TRACES["MAI"]].count("transfer") / 200
+    assert [ten[exit].paper for exit in MAI.exits] == [94.52, 0.51, 4.97]
     beside = {"small S": 88.6, "small R": 88.4, "large S": 87.1, "Full RT": 89.2}
-    assert {name: paper(ten[name]) for name in beside} == beside
-    assert {name: value(ten[name]) for name in beside} == pytest.approx({name: SCORES[name] for name in beside})
+    assert {name: ten[name].paper for name in beside} == beside
+    assert {name: ten[name].value for name in beside} == pytest.approx({name: SCORES[name] for name in beside})
     two = row_of(found.table("table-15"), "POPE", "MAI R(S2)")
-    assert paper(two["transfer"]) == 4.78 and "agree_short" not in two
+    assert two["transfer"].paper == 4.78 and "agree_short" not in two
     for name, tokens, printed in (("small S", TOKENS["simple"], 1.0), ("small R(S2)", TOKENS["think"], 266.1)):
         row = row_of(found.table("tables-5-13"), "POPE", name)
-        assert (value(row["tokens"]), paper(row["tokens"]), value(row["answer_tokens"])) == (tokens, printed, 1)
+        assert (row["tokens"].value, row["tokens"].paper, row["answer_tokens"].value) == (tokens, printed, 1)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +84,7 @@ def test_each_model_has_the_numbers_of_its_own_table_of_the_paper(
     tmp_path: Path, key: str, measure: str, model: str, printed: float
 ) -> None:
     dataclasses.replace(POPE, large=model).write(tmp_path, "large", "r_s2")
-    assert paper(row_of(report([tmp_path], ("paper",)).table(key), "POPE")[measure]) == printed
+    assert row_of(report([tmp_path], ("paper",)).table(key), "POPE")[measure].paper == printed
 
 
 @pytest.mark.parametrize(
@@ -96,8 +100,8 @@ def test_reasoning_has_two_stages_in_table_7_except_on_mmmu(
     answers = Answers("A", "A", "A", "A", "A", "A", fields=(("mmmu_acc", {"subdomain": "Art"}),))
     for day, suffix in enumerate(("s", "r", "r_s2"), start=1):
         World(benchmark, [answers] * 3).write(tmp_path, "large", suffix, time=f"2026010{day}_000000")
-    table = report([tmp_path], ("7",)).table("tables-6-7-14")
-    assert {method: paper(row_of(table, name, method)["score"]) for method in printed} == printed
+    found = report([tmp_path], ("7",)).table("tables-6-7-14")
+    assert {method: row_of(found, name, method)["score"].paper for method in printed} == printed
 
 
 def test_other_models_have_the_same_tables_without_the_papers_numbers_also_with_its_short_names(tmp_path: Path) -> None:
@@ -107,7 +111,7 @@ def test_other_models_have_the_same_tables_without_the_papers_numbers_also_with_
     cells = [cell for table in found.tables for row in table.rows for cell in row]
     assert not [cell for cell in cells if getattr(cell, "paper", None) is not None]
     row = row_of(found.table("table-10"), "POPE", "MAI")
-    assert value(row["score"]) == pytest.approx(SCORES["MAI"])
+    assert row["score"].value == pytest.approx(SCORES["MAI"])
 
 
 @pytest.mark.parametrize(
@@ -130,9 +134,9 @@ def test_runs_with_other_options_have_rows_of_their_own_without_the_papers_numbe
     assert not [gap for gap in found.gaps if "is not used" in gap]
     assert {"MAI", name} < {row[1] for row in found.table("methods").rows}
     rows = [row_of(found.table("table-10"), "POPE", one) for one in ("MAI", name)]
-    assert [paper(row["score"]) for row in rows] == [89.4, None]
+    assert [row["score"].paper for row in rows] == [89.4, None]
     # Full RT compares no answers.
-    assert paper(rows[1]["Full RT"]) == (89.2 if "anls_threshold" in options else None)
+    assert rows[1]["Full RT"].paper == (89.2 if "anls_threshold" in options else None)
 
 
 def test_mmbench_counts_a_question_as_right_if_all_its_rotations_are_right(tmp_path: Path) -> None:
@@ -155,11 +159,39 @@ def test_another_task_has_tokens_and_scores_of_its_own_prompt_and_none_of_small_
     for day, method in enumerate(("small", "large", "full_rt", "mai"), start=1):
         World(TASK, POPE.documents).write(tmp_path, method, "", time=f"2026010{day}_000000")
     found = report([tmp_path], ("5", "10"))
-    table = found.table("tables-5-13")
+    five = found.table("tables-5-13")
     tokens = {"answer_tokens": 1.0, "tokens": 4.0}
     for model in ("small", "large"):
-        row = row_of(table, TASK, f"{model}, own prompt")
-        assert {name: value(row[name]) for name in tokens} == tokens
+        row = row_of(five, TASK, f"{model}, own prompt")
+        assert {name: row[name].value for name in tokens} == tokens
     row = row_of(found.table("table-10"), TASK, "MAI")
-    assert {name: value(row[name]) for name in ("small S", "large S")} == {"small S": 50.0, "large S": 75.0}
+    assert {name: row[name].value for name in ("small S", "large S")} == {"small S": 50.0, "large S": 75.0}
     assert "small R" not in row
+
+
+# --- the paper's numbers ---
+
+SIZES = {5: 54, 6: 15, 7: 45, 8: 66, 9: 19, 10: 66, 11: 18, 13: 90, 14: 90, 15: 66}
+"""Table -> its numbers: rows times benchmarks times columns."""
+
+
+def test_every_table_has_a_source_and_all_its_numbers_once() -> None:
+    cells = pd.read_csv(paper_numbers.CELLS, keep_default_na=False)
+    benchmarks = list(paper_numbers.load()["benchmarks"])
+    assert set(benchmarks) == set(BENCHMARKS) - {"shapes"}
+    assert [paper_numbers.documents(name) for name in benchmarks] == [9000, 900, 4329, 2500, 2801, 765]
+    assert list(paper_numbers.load()["tables"]) == [str(number) for number in range(1, 16)]
+    for one in range(1, 16):
+        assert table(one)["source"].startswith(f"Table {one} ("), one
+    for one in (1, 2, 3, 12):
+        assert {len(row) for row in table(one)["rows"].values()} == {len(table(one)["columns"])}, one
+    assert not cells.duplicated(["table", "method", "benchmark", "measure"]).any()
+    assert cells.groupby("table").size().to_dict() == SIZES
+
+
+def test_lookups_name_their_place_and_return_none_for_what_the_paper_lacks() -> None:
+    assert paper_numbers.number(10, "MAI 8B + 2B-R", "pope", "transfer") == 4.97
+    for row in ((10, "8B-S", "shapes", "score"), (7, "8B-S", "pope", "score"), (7, "8B-R(S2)", "mmmu_val", "score")):
+        assert paper_numbers.number(*row) is None
+    assert paper_numbers.family("Qwen/Qwen3-VL-4B-Instruct") == ("Qwen3-VL", "4B")
+    assert paper_numbers.family("./demo/small") is None

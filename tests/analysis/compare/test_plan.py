@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import FULL_RT, MAI, MAI_CONFIDENCE, OWN_THINKING, Method
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.decoding import sampling
+from lmms_eval_mai.user_input import values_of
 
 SCRIPTED = {"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl"}
 
@@ -87,18 +90,10 @@ def test_the_pairs_of_the_paper_have_all_models_and_benchmarks_of_its_tables() -
     assert models["internvl"] == {("InternVL3.5", size) for size in ("1B", "2B", "4B", "8B", "14B")}
 
 
-def test_model_of_two_pairs_runs_alone_once() -> None:
-    found = planned(chosen=(10,), pairs=["qwen3vl-2b-4b", "qwen3vl-2b-8b"])
-    assert [run.name for run in found if run.method in ALONE.values()] == [
-        *("qwen3vl-2b-4b/small/shapes_s", "qwen3vl-2b-4b/small/shapes_r", "qwen3vl-2b-4b/large/shapes_s"),
-        "qwen3vl-2b-8b/large/shapes_s",
-    ]
-
-
-def test_large_r_of_two_pairs_with_other_prompts_runs_twice(tmp_path: Path) -> None:
+def test_model_of_two_pairs_runs_alone_once_with_each_prompt(tmp_path: Path) -> None:
     for think in ("R", "E"):
         (tmp_path / f"{think}.yaml").write_text(f"{{small: a/b, large: a/c, think: {think}}}")
-    found = plan(read_models({str(tmp_path / f"{think}.yaml"): () for think in ("R", "E")}, {}), ["shapes_s"])
+    found = planned((), (), tasks=["shapes_s"], pairs=[str(tmp_path / f"{think}.yaml") for think in ("R", "E")])
     alone = [run.name for run in found if run.method.name in ("large", "large_r")]
     assert alone == ["R/large/shapes_s", "R/large_r/shapes_s", "E/large_r/shapes_s"]
 
@@ -127,14 +122,14 @@ def test_the_work_is_estimated_by_the_output_tokens_of_the_paper_and_a_shared_ca
     benchmarks = [*paper_numbers.load()["benchmarks"]]
     found = plan(read_models(PAPERS["qwen"], {}), (), benchmarks)
     assert "114 runs" in in_words(found, None, shares_calls=True) and "34.6 million" in in_words(found, None, True)
-    own = planned((), (), tasks=("chartqa_s",))
     small_s, large_s, large_r, small_r = (
         paper_numbers.number(5, name, "chartqa", "tokens") or 0 for name in ("2B-S", "8B-S", "8B-R", "2B-R")
     )
-    once = small_s + large_s + large_r + small_r + large_s  # the last one is the transfer
-    each = once + small_s + large_s + small_r + large_s  # MAI makes its own
-    for shares_calls, tokens in ((True, once), (False, each)):
-        assert f"{tokens * 2_500 / 1e6:.1f} million" in in_words(own, None, shares_calls)
+    full_rt = small_r + large_s  # the transfer has the tokens of a short answer
+    for shares_calls, mai in ((True, 0), (False, small_s + large_s + full_rt)):
+        tokens = small_s + large_s + large_r + full_rt + mai
+        own = in_words(planned((), (), tasks=("chartqa_s",)), None, shares_calls)
+        assert f"{tokens * 2_500 / 1e6:.1f} million" in own
     assert "million" not in in_words(planned((), (), tasks=("mytask",)), None, False)
 
 
@@ -197,7 +192,7 @@ def test_command_has_the_options_of_all_runs_and_those_of_its_run_and_is_shown_w
     assert "hf-1" in made and "hf-1" not in shown and "--limit" not in made
 
 
-def write_results(folder: Path, run: PlannedRun) -> Path:
+def write_results(folder: Path, run: PlannedRun, include_path: str | None = None) -> Path:
     """Write what a results file of lmms-eval has of its command. lmms-eval hides secrets."""
     command = Options().command(run, folder)
     options = dict(zip(command[:-1:2], command[1::2], strict=True))
@@ -205,7 +200,7 @@ def write_results(folder: Path, run: PlannedRun) -> Path:
     given = {"tasks": options["--tasks"], "model_args": model_args, "gen_kwargs": "", "limit": None}
     file = folder / "models" / "20261128_120000_results.json"
     file.parent.mkdir(parents=True)
-    file.write_text(json.dumps({"config": {"resolved_cli_args": {**given, "include_path": None}}}))
+    file.write_text(json.dumps({"config": {"resolved_cli_args": {**given, "include_path": include_path}}}))
     return file
 
 
@@ -236,38 +231,60 @@ def test_a_run_is_finished_if_there_are_results_of_all_arguments_that_can_change
     assert not Options().is_finished(run(), tmp_path / "elsewhere")
 
 
-def test_a_run_whose_seconds_count_is_made_again_with_other_arguments_of_speed_changed_tasks_or_shared_calls(
-    tmp_path: Path,
-) -> None:
-    run, tasks = planned(chosen=(10,))[-1], tmp_path / "tasks"
-    tasks.mkdir()
-    (tasks / "mine.py").touch()
-    file = write_results(tmp_path / "out", run)
-    results = json.loads(file.read_text())
-    results["config"]["resolved_cli_args"]["include_path"] = str(tasks)
-    file.write_text(json.dumps(results))
-    options = Options(include_path=str(tasks), shares_calls=False)
-    assert options.is_finished(run, tmp_path / "out")
+def test_a_run_whose_seconds_count_is_made_again_with_other_arguments_of_speed_or_shared_calls(tmp_path: Path) -> None:
+    run, options = planned(chosen=(10,))[-1], Options(shares_calls=False)
+    file = write_results(tmp_path, run)
+    assert options.is_finished(run, tmp_path)
     slower = replace(run, models=replace(run.models, arguments={**run.models.arguments, "max_open_samples": 1}))
-    assert not options.is_finished(slower, tmp_path / "out")
-    assert replace(options, shares_calls=True).is_finished(slower, tmp_path / "out")
+    assert not options.is_finished(slower, tmp_path) and Options().is_finished(slower, tmp_path)
     samples = file.with_name(file.name.replace("_results.json", "_samples_shapes_s.jsonl"))
     samples.write_text('{"token_counts": [{"calls": [{"shared": true}]}]}\n')
-    assert not options.is_finished(run, tmp_path / "out")
-    samples.unlink()
-    os.utime(tasks / "mine.py", (file.stat().st_mtime + 1,) * 2)
-    assert not options.is_finished(run, tmp_path / "out")
+    assert not options.is_finished(run, tmp_path)
 
 
 def test_a_run_is_not_finished_if_its_results_are_broken_or_older_than_a_file_of_its_arguments(tmp_path: Path) -> None:
-    pair = tmp_path / "pair.yaml"
+    pair, tasks = tmp_path / "pair.yaml", tmp_path / "tasks" / "mine.py"
+    tasks.parent.mkdir()
+    tasks.touch()
     pair.write_text("{small: a, large: b}")
-    run = planned(pairs=[str(pair)])[0]
-    file = write_results(tmp_path / "out", run)
-    for modified_s, is_finished in ((file.stat().st_mtime - 1, True), (file.stat().st_mtime + 1, False)):
-        os.utime(pair, (modified_s, modified_s))
-        assert Options().is_finished(run, tmp_path / "out") is is_finished
-    os.utime(pair, (0, 0))
+    run, options = planned(pairs=[str(pair)])[0], Options(include_path=str(tasks.parent))
+    file = write_results(tmp_path / "out", run, include_path=str(tasks.parent))
+    for given in (pair, tasks):
+        for later_s, is_finished in ((1, False), (-1, True)):
+            os.utime(given, (file.stat().st_mtime + later_s,) * 2)
+            assert options.is_finished(run, tmp_path / "out") is is_finished
     for text in ("", "[]", "{}", file.read_text()[:-1]):
         file.write_text(text)
-        assert not Options().is_finished(run, tmp_path / "out")
+        os.utime(file, (tasks.stat().st_mtime + 1,) * 2)
+        assert not options.is_finished(run, tmp_path / "out")
+
+
+# --- the commands of docs/reproduce.md, and the arguments of docs/paper-notes.md ---
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = "\n".join((DOCS / name).read_text() for name in ("reproduce.md", "paper-notes.md"))
+
+
+def code(pattern: str) -> list[str]:
+    """Return the texts between backticks that match a pattern."""
+    return [text for text in re.findall(r"`([^`\n]+)`", PAGE) if re.fullmatch(pattern, text)]
+
+
+def test_arguments_are_accepted_by_a_run_that_can_use_them() -> None:
+    found = [text for text in code(r"[a-z_]+=\S+") if not text.startswith("engine=")]
+    assert {"pair=qwen3vl-2b-8b", "chartqa_match=relaxed", "sparse_layer=12"} <= set(found)
+    for argument in found:
+        engine = "transformers" if "sparse" in argument else "vllm"
+        transfer = ",transfer=sparse" if argument.startswith("sparse_") else ""
+        given = f"pair=qwen3vl-2b-8b,engine={engine},{argument}{transfer}"
+        parse(values_of("--model_args", argument if argument.startswith(("pair=", "method=")) else given))
+    lines = code(r"--gen_kwargs .*")
+    assert len(lines) == 2
+    for line in lines:
+        sampling(values_of("--gen_kwargs", line.removeprefix("--gen_kwargs ")), parse({}), is_mai_task=True)
+
+
+def test_every_task_is_known_to_lmms_eval(task_manager: Any) -> None:
+    prefix = r"(mai|pope|mmmu_val|chartqa)_(s|e|r)(_s2)?"
+    found = {name for text in code(rf"{prefix}(,{prefix})*") for name in text.split(",")}
+    assert len(found) > 10 and found <= set(task_manager.all_tasks)
