@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import POPE, pope_world, write_all
+from support.folders import POPE
 from support.tables import report, row_of
 
 from lmms_eval_mai.analysis.intervals import Estimate
@@ -41,12 +41,11 @@ def test_cells_are_shown_with_their_interval_or_with_the_papers_number(
 
 def test_the_terminal_has_aligned_columns_and_in_the_title_what_all_rows_have(tmp_path: Path) -> None:
     POPE.write(tmp_path, "mai")
-    title, *lines = FORMATS["terminal"](report([tmp_path], ())).splitlines()
-    (row,) = [line for line in lines[: lines.index("")] if line.startswith("MAI ")]
+    methods, by_exit, *_ = FORMATS["terminal"](report([tmp_path], ())).split("\n\n")
+    title, head, *lines = methods.splitlines()
+    (row,) = [line for line in lines if line.startswith("MAI ")]
     assert title.startswith("Methods") and title.endswith("(POPE, n = 4)")
-    assert lines[0].split()[:2] == ["method", "score"]
-    assert lines[0].index("score") + len("score") == row.index(")") + 1
-    _, by_exit, *_ = FORMATS["terminal"](report([tmp_path], ())).split("\n\n")
+    assert head.split()[:2] == ["method", "score"] and head.index("score") + len("score") == row.index(")") + 1
     assert [line.split()[0] for line in by_exit.splitlines()[3:6]] == ["agree_short", "agree_think", "transfer"]
 
 
@@ -100,6 +99,8 @@ def test_markdown_has_all_tables_and_what_is_missing(found: Report) -> None:
     shown = FORMATS["markdown"](found)
     headings = [one for one in shown.split("\n") if one.startswith("#")]
     assert [heading.partition(" (POPE")[0] for heading in headings] == [f"## {table.title}" for table in found.tables]
+    papers = ["tables-5-13", "tables-6-7-14", "table-8", "table-10", "table-15", "table-11"]
+    assert [table.key for table in found.tables] == ["methods", "exits", "differences", *papers]
     bars = Table("x", "X", (Column("a", "text", 1, str),), (("a|b",),))
     assert "a\\|b" in FORMATS["markdown"](one_table(bars))
     assert "\n* POPE: the paper has 9000 documents and these runs 200, so " in shown
@@ -126,15 +127,3 @@ def test_latex_has_a_table_environment_for_each_table_and_escapes_special_charac
     assert r"\caption{X, \%}" in lines
     assert r"\toprule" in lines and r"a\_b & n & p \\" in lines
     assert lines[lines.index(r"\midrule") + 1].startswith(r"x\_1 \#\{\}")
-
-
-@pytest.mark.slow
-def test_tables_chooses_those_of_the_paper(tmp_path: Path) -> None:
-    write_all(pope_world(20), tmp_path)
-    summary = ["methods", "exits", "differences"]
-    for tables, keys in (
-        ((), []),
-        (("10", "6"), ["tables-6-7-14", "table-10"]),
-        (("paper",), ["tables-5-13", "tables-6-7-14", "table-8", "table-10", "table-15", "table-11"]),
-    ):
-        assert [table.key for table in report([tmp_path], tables).tables] == summary + keys

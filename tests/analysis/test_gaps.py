@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.folders import LARGE, POPE, SMALL, Answers, World, edit, line, write_run
-from support.tables import report, value
+from support.tables import report, row_of
 
 from lmms_eval_mai.analysis.runs.folders import read_runs
 from lmms_eval_mai.analysis.runs.runs import Runs
@@ -22,10 +22,9 @@ from lmms_eval_mai.run.pairs import FOLDER
 
 
 def test_folders_without_a_run_are_an_error_and_beside_one_with_runs_a_gap(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="nothing does not exist"):
-        read_runs([tmp_path / "nothing"])
-    with pytest.raises(ArgumentError, match="there is no run"):
-        report([tmp_path])
+    for folder, words in ((tmp_path / "nothing", "nothing does not exist"), (tmp_path, "there is no run")):
+        with pytest.raises(ArgumentError, match=words):
+            report([folder])
     file = POPE.write(tmp_path / "runs", "mai")
     (tmp_path / "empty").mkdir()
     found = read_runs([tmp_path, tmp_path / "runs", file, tmp_path / "empty"])  # the run is read once
@@ -100,24 +99,17 @@ def test_lines_of_two_runs_in_one_file_and_calls_that_were_cut_off_are_counted(t
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        *(
-            ("results", text)
-            for text in ("", "[1, 2]", '{"results": "\udcc3', '{"results": 3}', '{"results": {"pope": {}}}')
-        ),
-        ("samples_pope_s", None),
-    ],
+    "text", ["", "[1, 2]", '{"results": "\udcc3', '{"results": 3}', '{"results": {"pope": {}}}', None]
 )
-def test_a_run_with_a_broken_or_missing_file_is_named_and_the_others_are_used(
-    tmp_path: Path, name: str, text: str | None
+def test_a_run_with_broken_results_or_without_samples_is_named_and_the_others_are_used(
+    tmp_path: Path, text: str | None
 ) -> None:
     POPE.write(tmp_path / "whole", "full_rt")
     broken = POPE.write(tmp_path / "broken", "mai")
     if text is None:
-        next(broken.parent.glob(f"*{name}*")).unlink()
+        next(broken.parent.glob("*_samples_*")).unlink()
     else:
-        next(broken.parent.glob(f"*{name}*")).write_text(text, errors="surrogateescape")
+        broken.write_text(text, errors="surrogateescape")
     found = read_runs([tmp_path])
     assert [run.setup.family for run in found.runs] == ["full_rt"]
     (gap,) = found.gaps
@@ -155,20 +147,14 @@ def test_runs_of_models_that_are_in_no_cascade_are_not_compared_with_it(tmp_path
 def test_a_run_without_labels_is_compared_by_accuracy(tmp_path: Path) -> None:
     POPE.write(tmp_path, "mai")
     lines = [line(doc_id, one.gold, "yes", float(one.gold == "yes")) for doc_id, one in enumerate(POPE.documents)]
-    write_run(tmp_path, "pope", lines, model="vllm", time="20260102_000000")
-    (row,) = [row for row in report([tmp_path], ()).table("differences").rows if "own prompt" in str(row[2])]
-    assert value(row[4]) == 25  # right answers, not F1
+    write_run(tmp_path, "pope", lines, model="vllm", model_args="model=qwen", time="20260102_000000")
+    row = row_of(report([tmp_path], ()).table("differences"), "POPE", "MAI", "qwen, own prompt")
+    assert row["difference"].value == 25  # right answers, not F1
 
 
-GUESSES = World(
-    "shapes",
-    [Answers("red", "red", "red", "red", "red", images=(name,)) for name in "abcd"],
-)
-
-
-def test_a_score_on_images_that_chose_the_threshold_is_marked(tmp_path: Path, task_manager: Any) -> None:
+def test_a_score_on_images_that_chose_the_threshold_is_marked(tmp_path: Path) -> None:
     for chose, sentence in (("bdx", "2 of the 4 scored answers"), ("x", None)):
-        GUESSES.write(tmp_path, "mai_confidence")
+        World("shapes", [Answers(*5 * ["red"], images=(name,)) for name in "abcd"]).write(tmp_path, "mai_confidence")
         edit(tmp_path, lambda line, n, chose=chose: line["token_counts"][0].update(chose_threshold="abcd"[n] in chose))
         marked = [gap for gap in report([tmp_path], ()).gaps if "chose its threshold" in gap]
         assert [gap for gap in marked if sentence and sentence in gap] == marked

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support.folders import Answers, World
 
 from lmms_eval_mai.analysis.runs.runs import Runs
@@ -13,26 +14,21 @@ from lmms_eval_mai.method.agreement import AgreementRules
 from lmms_eval_mai.method.files import read_steps
 from lmms_eval_mai.method.methods import MAI, METHODS, Method
 
-BACK = [
-    {"ask": "large.think"},
-    {"ask": "small.transfer", "of": "large.think"},
-    {"stop": {"exit": "back", "answer": "small.transfer"}},
-]
-OWN = [
-    {"ask": ["large.simple", "small.simple"]},
-    {"stop": {"exit": "sure", "answer": "small.simple", "sure": {"small.simple": 0.8}}},
-    {"ask": ["large.think", "small.think"]},
-    {
-        "stop": {
-            "exit": "both",
-            "answer": "large.think",
-            "agree": ["small.think", "large.think"],
-            "sure": "large.simple",
-        }
-    },
-    *BACK[1:],
-]
-METHODS_OF_TEST = [*METHODS.values(), read_steps("own", OWN, "")]
+BACK = """
+- ask: large.think
+- {ask: small.transfer, of: large.think}
+- stop: {exit: back, answer: small.transfer}
+"""
+OWN = """
+- ask: [large.simple, small.simple]
+- stop: {exit: sure, answer: small.simple, sure: {small.simple: 0.8}}
+- ask: [large.think, small.think]
+- stop: {exit: both, answer: large.think, agree: [small.think, large.think], sure: large.simple}
+- {ask: small.transfer, of: large.think}
+- stop: {exit: back, answer: small.transfer}
+"""
+BACK_METHOD, OWN_METHOD = (read_steps(name, yaml.safe_load(text), "") for name, text in (("back", BACK), ("own", OWN)))
+METHODS_OF_TEST = [*METHODS.values(), OWN_METHOD]
 
 
 @pytest.fixture(scope="module", params=["r", "r_s2"])
@@ -52,7 +48,7 @@ def two_stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     for suffix, methods in (("s", ("small", "large")), (request.param, ("small", "large", "full_rt"))):
         for method in methods:
             world.write(folder / suffix, method, suffix, time=method)
-    world.write(folder, read_steps("back", BACK, ""), request.param)
+    world.write(folder, BACK_METHOD, request.param)
     return request.param, world, Runs.read([folder])
 
 
@@ -98,25 +94,25 @@ PAGES = World(
 )
 
 
-def test_a_looser_rule_gives_what_a_cascade_with_this_rule_does(tmp_path: Path, task_manager: Any) -> None:
-    check(CHARTS, tmp_path / "charts", RELAXED)
-    check(PAGES, tmp_path / "pages", anls(0.5))
-    check(PAGES, tmp_path / "two stages", anls(0.5), suffix="r_s2")
-
-
-def test_a_stricter_rule_takes_the_missing_calls_from_full_rt(tmp_path: Path, task_manager: Any) -> None:
-    check(replace(PAGES, options=anls(0.5)), tmp_path / "pages", anls(0.95), full_rt=True)
-    check(replace(CHARTS, options=RELAXED), tmp_path / "charts", {}, full_rt=True)
-
-
-def check(world: World, folder: Path, options: dict[str, Any], full_rt: bool = False, suffix: str = "s") -> None:
-    """Recompute a cascade with another rule of agreement, and compare it with a cascade that has this rule."""
-    world.write(folder / "runs", "mai", suffix)
-    if full_rt:
-        world.write(folder / "runs", "full_rt", time="20260102_000000")
-    replace(world, options=options).write(folder / "other", "mai", suffix)
-    runs = Runs.read([folder / "runs"])
-    ((run,), (expected,)) = (Runs.read([folder / name]).select("cascade") for name in ("runs", "other"))
+@pytest.mark.parametrize(
+    ("world", "options", "is_stricter", "suffix"),
+    [
+        (CHARTS, RELAXED, False, "s"),
+        (PAGES, anls(0.5), False, "s"),
+        (PAGES, anls(0.5), False, "r_s2"),
+        (replace(PAGES, options=anls(0.5)), anls(0.95), True, "s"),
+        (replace(CHARTS, options=RELAXED), {}, True, "s"),
+    ],
+)
+def test_another_rule_gives_what_a_cascade_with_this_rule_does_and_a_stricter_one_takes_calls_of_full_rt(
+    tmp_path: Path, task_manager: Any, world: World, options: dict[str, Any], is_stricter: bool, suffix: str
+) -> None:
+    world.write(tmp_path / "runs", "mai", suffix)
+    if is_stricter:
+        world.write(tmp_path / "runs", "full_rt", time="20260102_000000")
+    replace(world, options=options).write(tmp_path / "other", "mai", suffix)
+    runs = Runs.read([tmp_path / "runs"])
+    ((run,), (expected,)) = (Runs.read([tmp_path / name]).select("cascade") for name in ("runs", "other"))
     found = runs.replay(replace(run, rules=AgreementRules(**options)), MAI)
     assert found is not None
     assert list(expected.samples.exit) != list(run.samples.exit)

@@ -1,13 +1,11 @@
 """The tables of every report: which interval or test each cell has, of which rows. test_intervals.py checks those."""
 
-import dataclasses
-import random
 from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.folders import RUNS, WORLD, Answers, World, line, write_all, write_run
+from support.folders import RUNS, WORLD, line, shapes_world, write_all, write_run
 from support.tables import report, row_of
 
 from lmms_eval_mai.analysis.intervals import Estimate, holm, mcnemar, paired_share_difference, share
@@ -20,15 +18,7 @@ Made = tuple[dict[str, pd.DataFrame], Report]
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """What each run did with 150 questions, by the name of its method, and the report."""
-    chance = random.Random(0)
-
-    def answers() -> Answers:
-        gold, *others = (chance.choice(["red", "blue", "green"]) for _ in range(6))
-        right = (gold if chance.random() < 0.6 else other for other in others)
-        return dataclasses.replace(Answers(gold, *right), probability=round(chance.uniform(0.2, 1), 3))
-
-    world = World("shapes", [answers() for _ in range(150)], small="org/tiny", large="org/big")
-    runs = {}
+    world, runs = shapes_world(5 * [0.6], seed=0, number=150), {}
     for name, run in RUNS.items():
         rows = [
             {

@@ -1,7 +1,6 @@
 """What a report says first: which methods no other one beats in both score and price."""
 
 import dataclasses
-import random
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from support.folders import Answers, World, edit, write_all
+from support.folders import Answers, World, edit, shapes_world, write_all
 from support.tables import report
 
 from lmms_eval_mai.analysis.runs.runs import Runs
@@ -29,18 +28,6 @@ METHODS = {
 """Name in a report -> method and suffix of the task."""
 
 
-def world(rates: list[float], seed: int, number: int = 200) -> World:
-    """Return questions whose answers are right at these rates: small and large S, small R, the transfer, large R."""
-    chance = random.Random(seed)
-
-    def answers() -> Answers:
-        gold, *others = (chance.choice(["red", "blue", "green"]) for _ in range(6))
-        right = (gold if chance.random() < rate else other for rate, other in zip(rates, others, strict=True))
-        return dataclasses.replace(Answers(gold, *right), probability=round(chance.uniform(0.2, 1), 3))
-
-    return World("shapes", [answers() for _ in range(number)], small="org/tiny", large="org/big", min_confidence=0.7)
-
-
 def write(one: World, folder: Path, is_shared: bool = False) -> Runs:
     """Write a run of each method. `is_shared`: whether another run has made one of the calls."""
     write_all(one, folder, METHODS.values())
@@ -55,7 +42,7 @@ def test_a_method_that_another_one_dominates_is_never_named_as_unbeaten(
     tmp_path_factory: pytest.TempPathFactory, rates: list[float], seed: int
 ) -> None:
     folder = tmp_path_factory.mktemp("runs")
-    one = world(rates, seed, number=120)
+    one = shapes_world(rates, seed, number=120)
     for sentence in verdict(write(one, folder, is_shared=True))[0]:
         costs, right = {}, {}
         for name, run in METHODS.items():
@@ -93,7 +80,7 @@ def test_equal_scores_leave_the_cheapest_and_prices_within_10_percent_the_best()
     assert len(unbeaten([priced("cheap", 80, 10, better=-10), dearer])) == 2
 
 
-GOOD = [0.3, 0.7, 0.8, 0.9, 1.0]
+GOOD = shapes_world([0.3, 0.7, 0.8, 0.9, 1.0], seed=1, number=200)
 
 
 def said(runs: Runs) -> str:
@@ -103,12 +90,12 @@ def said(runs: Runs) -> str:
 
 
 def test_the_price_is_the_seconds_if_all_runs_have_made_their_own_calls(tmp_path: Path) -> None:
-    assert "seconds for a document" in said(write(world(GOOD, 1), tmp_path / "own"))
-    assert "tokens of the large model" in said(write(world(GOOD, 1), tmp_path / "shared", is_shared=True))
+    assert "seconds for a document" in said(write(GOOD, tmp_path / "own"))
+    assert "tokens of the large model" in said(write(GOOD, tmp_path / "shared", is_shared=True))
 
 
 def test_the_price_is_not_the_seconds_of_a_replay_of_two_engines_or_of_other_numbers_at_a_time(tmp_path: Path) -> None:
-    runs = write(world(GOOD, 1), tmp_path / "replay")
+    runs = write(GOOD, tmp_path / "replay")
     assert not [*runs.add_replays([METHODS_BY_NAME["mai_confidence"]], [0.5])]
     assert "tokens of the large model" in said(runs)
 
@@ -120,7 +107,7 @@ def test_the_price_is_not_the_seconds_of_a_replay_of_two_engines_or_of_other_num
             call["started_at"] = number
 
     for change in use_vllm, ask_in_turn:
-        write(world(GOOD, 1), tmp_path / change.__name__)
+        write(GOOD, tmp_path / change.__name__)
         edit(tmp_path / change.__name__, change, "20260101_000004")  # large R
         assert "tokens of the large model" in said(Runs.read([tmp_path / change.__name__]))
 
@@ -138,10 +125,10 @@ def test_differences_are_told_apart_by_the_adjusted_p(tmp_path: Path) -> None:
 
 
 def test_why_nothing_is_said(tmp_path: Path) -> None:
-    write(world(GOOD, 1, number=12), tmp_path / "few")
-    world(GOOD, 1).write(tmp_path / "alone", "mai")
-    write(world(GOOD, 1), tmp_path / "pairs")
-    dataclasses.replace(world(GOOD, 1), small="org/other").write(tmp_path / "pairs", "mai", time="20260102_000000")
+    write(dataclasses.replace(GOOD, documents=GOOD.documents[:12]), tmp_path / "few")
+    GOOD.write(tmp_path / "alone", "mai")
+    write(GOOD, tmp_path / "pairs")
+    dataclasses.replace(GOOD, small="org/other").write(tmp_path / "pairs", "mai", time="20260102_000000")
     for folder, why in ("few", "too few documents"), ("alone", "large R"), ("pairs", "pairs of models"):
         found = report([tmp_path / folder], ())
         assert not found.sentences
@@ -149,7 +136,7 @@ def test_why_nothing_is_said(tmp_path: Path) -> None:
 
 
 def test_a_run_on_other_documents_is_left_out(tmp_path: Path) -> None:
-    assert "large R" in said(write(world(GOOD, 1), tmp_path))
+    assert "large R" in said(write(GOOD, tmp_path))
     (large_r,) = (file for file in tmp_path.glob("*_samples_shapes_r.jsonl"))
     large_r.write_text("".join(large_r.read_text().splitlines(keepends=True)[:100]))
     assert "large R" not in said(Runs.read([tmp_path]))

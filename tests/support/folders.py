@@ -146,16 +146,11 @@ def write_run(
         begins = (wall_s or 0.0) - 0.25
     folder.mkdir(parents=True, exist_ok=True)
     number = len(lines) if number is None else number
+    metadata = {"version": 0.1, **({"mai": mai} if mai else {})}
     results = {
         "results": {task: {"alias": task}},
         "group_subtasks": {task: []},
-        "configs": {
-            task: {
-                "task": task,
-                "metric_list": [{"metric": name, "aggregation": "mean"} for name in metrics],
-                "metadata": {"version": 0.1, **({"mai": mai} if mai else {})},
-            }
-        },
+        "configs": {task: {"metric_list": [{"metric": name} for name in metrics], "metadata": metadata}},
         "n-samples": {task: {"original": number, "effective": number}},
         "config": {"model": model, "model_args": model_args, "gen_kwargs": ""},
         **({} if wall_s is None else {"throughput": {"total_elapsed_time": wall_s}}),
@@ -185,6 +180,18 @@ POPE = World(
     ],
 )
 """Four documents of POPE: one for each exit, and one whose small model's short answer is empty."""
+
+
+def shapes_world(rates: Sequence[float], seed: int, number: int) -> World:
+    """Return questions whose answers are right at these rates: small and large S, small R, the transfer, large R."""
+    chance = random.Random(seed)
+
+    def answers() -> Answers:
+        gold, *others = (chance.choice(["red", "blue", "green"]) for _ in range(6))
+        right = (gold if chance.random() < rate else other for rate, other in zip(rates, others, strict=True))
+        return dataclasses.replace(Answers(gold, *right), probability=round(chance.uniform(0.2, 1), 3))
+
+    return World("shapes", [answers() for _ in range(number)], small="org/tiny", large="org/big", min_confidence=0.7)
 
 
 def pope_world(number: int = 200) -> World:

@@ -4,8 +4,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from lmms_eval_mai.analysis.intervals import Estimate
-from lmms_eval_mai.analysis.report import Cell, Report, Table
+from lmms_eval_mai.analysis.report import Report, Table
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.tables import build
 
@@ -18,13 +17,3 @@ def row_of(table: Table, *names: str) -> dict[str, Any]:
     """Return the row whose first cells are the names, by column."""
     (row,) = [row for row in table.rows if row[: len(names)] == names]
     return {column.name: cell for column, cell in zip(table.columns, row, strict=True)}
-
-
-def value(cell: Cell) -> float:
-    assert isinstance(cell, Estimate)
-    return cell.value
-
-
-def paper(cell: Cell) -> float | None:
-    assert isinstance(cell, Estimate)
-    return cell.paper
