@@ -10,13 +10,13 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from loguru import logger
 
-from lmms_eval_mai.contract import SIDES, EngineConfig, Side
+from lmms_eval_mai.contract import SIDES, Engine, EngineConfig, Side
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.restart import RestartedEngine
 from lmms_eval_mai.errors import EngineNotRunning, EngineStartError
@@ -32,9 +32,9 @@ CANCEL_LIMIT_S = 10.0
 class Engines:
     """The engines of one configuration. Every method may be called in any thread; `run` runs `start`."""
 
-    def __init__(self, config: Config) -> None:
-        """Build the engines and check that they can run. Raises `ArgumentError`, `EngineUnavailable` or
-        `EngineStartError`."""
+    def __init__(self, config: Config, build: Callable[[EngineConfig, EngineConfig | None], Engine] = build) -> None:
+        """Build the engines and check that they can run. `build`: builds an engine, as `engines.build.build` does.
+        Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`."""
         self.config = config
         self.models: dict[Side, RestartedEngine] = {}
         for engine in config.engines():

@@ -3,27 +3,39 @@
 import asyncio
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
-from support.evaluations import World
+from support.endpoints import served
+from support.pope_scripts import FORCED_EXITS as EXITS
+from support.pope_scripts import records
+from support.scripted_server import ScriptedServer
+from support.serving import written
 
 from lmms_eval_mai import ArgumentError, Cascade, EngineCrashed, EngineStartError, SampleError, UnreadableImage
 from lmms_eval_mai.method.prompts import instruction
 from lmms_eval_mai.run.ask import open_image
 
 QUESTION = "Is there a dog in the image?"
-EXITS = ("agree_short", "agree_think", "transfer")
 IMAGE = Image.new("RGB", (64, 48), "red")
 CLOSED: dict[str, Any] = {"small": "http://127.0.0.1:9/v1", "large": "http://127.0.0.1:9/v1"}
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path, store="off")
+def cascade(tmp_path: Path) -> Callable[..., Cascade]:
+    """Return a cascade whose questions leave at the exits in turn. `faults`: of the first calls of a question."""
+
+    def build(faults: Mapping[int, str] | None = None, **arguments: Any) -> Cascade:
+        small, large = records("ask", [("yes", "no")] * 12, seconds=0)
+        for one in (*small, *large):
+            one["fault"] = (faults or {}).get(one["doc_id"]) if one["prompt"] == "simple" else None
+        return Cascade(**written(tmp_path, small, large), **arguments)
+
+    return build
 
 
 def exits(traces: list[Any]) -> list[str]:
@@ -31,33 +43,33 @@ def exits(traces: list[Any]) -> list[str]:
     return [trace.exit for trace in traces]
 
 
-def test_questions_are_awaited_one_by_one_and_many_at_once(world: World) -> None:
-    async def ask() -> list[Any]:
-        async with world.cascade(max_open_samples=3) as mai:
+def test_questions_are_asked_one_by_one_and_many_at_once_awaited_or_blocking_as_in_a_notebook(
+    cascade: Callable[..., Cascade],
+) -> None:
+    async def awaited() -> list[Any]:
+        async with cascade(max_open_samples=3) as mai:
             first = await mai.ask(IMAGE, QUESTION)
             return [first, *await asyncio.gather(*(mai.ask(IMAGE, QUESTION) for _ in range(11)))]
 
-    assert exits(asyncio.run(ask())) == [*EXITS] * 4
-
-
-def test_blocking_form_answers_also_while_an_event_loop_runs_in_the_thread(world: World) -> None:
-    async def as_in_a_notebook() -> list[Any]:
-        with world.cascade(gen_kwargs={"seed": 3, "temperature": None}) as mai:
+    async def blocking() -> list[Any]:
+        """An event loop runs in this thread."""
+        with cascade(gen_kwargs={"seed": 3, "temperature": None}) as mai:
             first = mai.ask_blocking(IMAGE, QUESTION)
             assert first.settings.options == {"seed": 3}
             return [first, *(future.result() for future in [mai.submit(IMAGE, QUESTION) for _ in range(11)])]
 
-    assert exits(asyncio.run(as_in_a_notebook())) == [*EXITS] * 4
+    for ask in (awaited, blocking):
+        assert exits(asyncio.run(ask())) == [*EXITS] * 4
 
 
 def test_prompt_has_the_images_then_the_question_then_its_options_then_the_instruction(
-    world: World, tmp_path: Path
+    cascade: Callable[..., Cascade], tmp_path: Path
 ) -> None:
     one, two = Image.new("RGBA", (20, 10)), tmp_path / "two.png"
     Image.new("L", (30, 10)).save(two)
     images: Any = [one, two]
     options = ["red", "blue"]
-    with world.cascade(method="large", log_prompts=True, max_open_samples=1) as mai:
+    with cascade(method="large", log_prompts=True, max_open_samples=1) as mai:
         futures = [
             mai.submit(images, "Half \ud83d?", options),
             mai.submit(None, "Which?"),
@@ -73,12 +85,11 @@ def test_prompt_has_the_images_then_the_question_then_its_options_then_the_instr
     ]
 
 
-def test_error_of_one_question_fails_only_that_question(world: World, tmp_path: Path) -> None:
+def test_error_of_one_question_fails_only_that_question(cascade: Callable[..., Cascade], tmp_path: Path) -> None:
     (broken := tmp_path / "broken.png").write_bytes(b"\x89PNG no image")
-    world.faults = {4: "error"}
 
     async def ask() -> list[Any]:
-        async with world.cascade() as mai:
+        async with cascade({4: "error"}) as mai:
             given: Any = [IMAGE, tmp_path / "missing.png", broken, Image.new("RGB", (0, 9)), IMAGE, IMAGE]
             return await asyncio.gather(*(mai.ask(one, QUESTION) for one in given), return_exceptions=True)
 
@@ -94,13 +105,15 @@ WRONG += [(None, "?", ["a", ""]), (None, "?", ["a", "a "]), ("https://a.b/c.png"
 
 
 @pytest.mark.parametrize("question", WRONG, ids=str)
-def test_wrong_question_is_refused_at_once(world: World, question: Any) -> None:
-    with world.cascade() as mai, pytest.raises(ArgumentError):
+def test_wrong_question_is_refused_at_once(cascade: Callable[..., Cascade], question: Any) -> None:
+    with cascade() as mai, pytest.raises(ArgumentError):
         mai.submit(*question)
 
 
-def test_engines_answer_from_their_start_to_their_end_and_are_not_started_again(world: World) -> None:
-    mai = world.cascade()
+def test_engines_answer_from_their_start_to_their_end_and_are_not_started_again(
+    cascade: Callable[..., Cascade],
+) -> None:
+    mai = cascade()
     with pytest.raises(EngineCrashed, match="are not running"):
         mai.ask_blocking(IMAGE, QUESTION)
     mai.start()
@@ -132,24 +145,21 @@ def test_cancelled_start_of_the_async_form_ends_and_leaves_nothing_running(secon
 
 
 def test_cancelled_question_leaves_its_place_and_waiting_ones_are_cancelled_when_the_engines_stop(
-    world: World,
+    cascade: Callable[..., Cascade],
 ) -> None:
-    world.faults = {0: "hang", 2: "hang"}
-    with world.cascade(max_open_samples=1) as mai:
+    with cascade({0: "hang", 2: "hang"}, max_open_samples=1) as mai:
         futures = [mai.submit(None, QUESTION) for _ in range(5)]
         futures[0].cancel()
         assert futures[1].result().text == "yes"
     assert all(future.cancelled() for future in futures[2:])
 
 
-def test_store_answers_the_same_question_in_a_later_process(world: World, tmp_path: Path) -> None:
-    for _ in range(2):
-        with world.cascade(method="large", store=tmp_path / "store") as mai:
-            assert mai.ask_blocking(IMAGE, QUESTION).text == "yes"
-        assert len(world.made) == 1
-    with world.cascade(method="large", store=tmp_path / "store") as mai:
-        mai.ask_blocking(IMAGE.resize((10, 10)), QUESTION)
-    assert len(world.made) == 2
+def test_store_answers_the_same_question_in_a_later_process(tmp_path: Path) -> None:
+    with served(server := ScriptedServer()) as url:
+        for image, made in ((IMAGE, 1), (IMAGE, 1), (IMAGE.resize((10, 10)), 2)):
+            with Cascade(method="small", small=url, store=tmp_path / "store") as mai:
+                assert mai.ask_blocking(image, QUESTION).text == "Yes"
+            assert len(server.seen) == made
 
 
 @pytest.mark.slow

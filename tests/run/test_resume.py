@@ -19,8 +19,6 @@ from support.logs import logged
 from lmms_eval_mai.contract import CallKey
 from lmms_eval_mai.errors import StoreError
 from lmms_eval_mai.method.methods import FULL_RT, MAI, steps_of
-from lmms_eval_mai.run.evaluation import Evaluation
-from lmms_eval_mai.run.store import Store
 
 CALLS = 4 * (2 + 3 + 4)
 """Of 12 documents, in the three exits."""
@@ -123,11 +121,9 @@ def test_a_method_with_changed_steps_is_another_run_which_finds_the_calls_of_the
 
 def test_a_run_of_another_model_has_a_store_of_its_own_without_the_secrets_of_the_engine(world: World) -> None:
     world.run(range(3))
-    first, engines = world.file, world.engines()
-    vars(engines.models["small"].engine)["identity"] = lambda: "another checkpoint, hf_token=hf_abc123"
-    evaluation = Evaluation(engines, world.config)
-    world.answer(evaluation, range(3))
-    evaluation.stop()
+    first = world.file
+    world.identities["small"] = "another checkpoint, hf_token=hf_abc123"
+    world.run(range(3))
     (second,) = set(world.store.iterdir()) - {first}
     assert "hf_abc123" not in second.name + second.read_text()
 
@@ -144,28 +140,27 @@ def test_one_rank_resumes_the_work_of_two_and_two_that_of_one(world: World) -> N
     assert len(world.made) == 2 * CALLS and list(world.store.iterdir()) == []
 
 
-def test_two_runs_never_write_the_same_file_also_in_one_process(world: World) -> None:
+def test_two_runs_never_write_the_same_file_and_a_completed_one_does_not_remove_it_under_another_one(
+    world: World,
+) -> None:
+    """`order` is called when a run has opened its store."""
+
+    def run_the_same() -> range:
+        with pytest.raises(StoreError, match="Another run with the same arguments is writing"):
+            world.run()
+        return range(12)
+
     first = world.evaluation()
-    first._engines.run(first.begin({"pope_s": {}}))
-    with pytest.raises(StoreError, match="Another run with the same arguments is writing"):
-        world.run()
-    world.answer(first)
+    world.answer(first, order=run_the_same)
     first.stop()
-    assert len(world.made) == CALLS
 
+    def complete_the_first() -> range:
+        first.complete()
+        assert world.file.exists()
+        return range(12)
 
-def test_a_completed_run_does_not_remove_its_file_under_a_second_run_of_the_same_command(world: World) -> None:
-    first, second = world.evaluation(), world.evaluation()
-    world.answer(first)
-    first.stop()
-    second._engines.run(second.begin({"pope_s": {}}))
-    first.complete()
-    assert world.file.exists()
-    world.answer(second)
-    assert len(world.made) == CALLS
-    second.stop()
-    second.complete()
-    assert list(world.store.iterdir()) == []
+    world.run(complete=True, order=complete_the_first)
+    assert len(world.made) == CALLS and list(world.store.iterdir()) == []
 
 
 @contextlib.contextmanager
@@ -196,15 +191,3 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_p
         world = World(tmp_path, store=folder)
         with pytest.raises(StoreError, match="cannot be written"):
             world.evaluation()
-
-
-def test_the_samples_of_another_run_of_the_store_do_not_count(world: World) -> None:
-    store = Store(world.store.parent / "calls")
-    world.run_on(store, "first", range(3))
-    store.close()
-    store = Store(world.store.parent / "calls")
-    samples = [("pope_s", number, 0) for number in range(12)]
-    for name, done in (("first", 3), ("second", 0)):
-        store.run_name = name
-        assert (len(store.done(samples)), store.earlier_calls > 0) == (done, done > 0)
-    store.close()

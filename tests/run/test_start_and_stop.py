@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import functools
 import random
 import signal
 import threading
@@ -15,7 +14,6 @@ import pytest
 from support.evaluations import World
 from support.samples import sample
 
-from lmms_eval_mai import Cascade
 from lmms_eval_mai.contract import SIDES, Prompt
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, EngineNotRunning, EngineStartError, SampleError
@@ -30,22 +28,22 @@ class SlowEngine(ScriptedEngine):
 
     def __init__(self, side: Any, steps: list[str], waits: bool = True) -> None:
         super().__init__(side, lambda prompt: Answer("x"))
-        self._steps, self.may_start, self.begun = steps, asyncio.Event(), threading.Event()
+        self.steps, self.may_start, self.begun = steps, asyncio.Event(), threading.Event()
         if not waits:
             self.may_start.set()
 
     async def start(self) -> None:
-        self._steps.append(f"{self.side} begins")
+        self.steps.append(f"{self.side} begins")
         self.begun.set()
         try:
             await self.may_start.wait()
         except asyncio.CancelledError:
-            self._steps.append(f"{self.side} is cancelled")
+            self.steps.append(f"{self.side} is cancelled")
             raise
-        self._steps.append(f"{self.side} is ready")
+        self.steps.append(f"{self.side} is ready")
 
     async def close(self) -> None:
-        self._steps.append(f"{self.side} is closed")
+        self.steps.append(f"{self.side} is closed")
 
 
 @pytest.fixture
@@ -59,16 +57,6 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path, store="off")
 
 
-@pytest.fixture
-def engines(world: World) -> Engines:
-    return world.engines()
-
-
-def use(engines: Engines, *replacements: ScriptedEngine) -> None:
-    for engine in replacements:
-        engines.models[engine.side].engine = engine
-
-
 @pytest.mark.parametrize(
     ("shares_gpu", "expected"),
     [
@@ -77,10 +65,10 @@ def use(engines: Engines, *replacements: ScriptedEngine) -> None:
     ],
 )
 def test_engines_start_at_the_same_time_unless_they_share_a_gpu(
-    engines: Engines, steps: list[str], shares_gpu: bool, expected: list[str]
+    world: World, steps: list[str], shares_gpu: bool, expected: list[str]
 ) -> None:
     slow = [SlowEngine(side, steps) for side in SIDES]
-    use(engines, *slow)
+    engines = world.engines(*slow)
 
     async def start() -> None:
         may_start = asyncio.Event()
@@ -103,10 +91,10 @@ def test_engines_start_at_the_same_time_unless_they_share_a_gpu(
 
 @pytest.mark.parametrize("begin", [Engines.start, lambda engines: Evaluation(engines, engines.config).begin({})])
 def test_stop_during_a_start_cancels_it_and_leaves_no_engine_running(
-    engines: Engines, steps: list[str], begin: Callable[[Engines], Coroutine[Any, Any, None]]
+    world: World, steps: list[str], begin: Callable[[Engines], Coroutine[Any, Any, None]]
 ) -> None:
     slow = {side: SlowEngine(side, steps) for side in SIDES}
-    use(engines, *slow.values())
+    engines = world.engines(*slow.values())
     with ThreadPoolExecutor(1) as threads:
         starting = threads.submit(engines.run, begin(engines))
         assert slow["large"].begun.wait(10)
@@ -119,7 +107,7 @@ def test_stop_during_a_start_cancels_it_and_leaves_no_engine_running(
         engines.submit(asyncio.sleep(0))
 
 
-def test_a_stop_goes_on_after_ctrl_c_and_the_next_one_waits_for_its_end(engines: Engines, steps: list[str]) -> None:
+def test_a_stop_goes_on_after_ctrl_c_and_the_next_one_waits_for_its_end(world: World, steps: list[str]) -> None:
     class Interrupts(SlowEngine):
         async def close(self) -> None:
             main = threading.main_thread().ident
@@ -129,7 +117,7 @@ def test_a_stop_goes_on_after_ctrl_c_and_the_next_one_waits_for_its_end(engines:
             await asyncio.sleep(0.2)
             await super().close()
 
-    use(engines, Interrupts("small", steps, waits=False))
+    engines = world.engines(Interrupts("small", steps, waits=False))
     engines.run(engines.start(["small"]))
     with pytest.raises(KeyboardInterrupt):
         engines.stop()
@@ -138,31 +126,38 @@ def test_a_stop_goes_on_after_ctrl_c_and_the_next_one_waits_for_its_end(engines:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("store", ["off", None])
 def test_starts_and_stops_of_several_threads_leave_no_engine_running_and_no_store_open(
-    write_script: Any, tmp_path: Path
+    tmp_path: Path, store: str | None
 ) -> None:
-    record = {"task": "ask", "prompt": "simple", "text": "[[yes]]"}
-    script = write_script("l", [{**record, "doc_id": number} for number in range(400)])
-    rng = random.Random(1)
-    for store in ("off", tmp_path / "store"):
-        for _ in range(100):
-            mai = Cascade(engine="scripted", method="large", large=script, store=store)
-            engine: Any = mai._engines.models["large"].engine
-            work = rng.sample([mai.start, mai.close] * 2 + [functools.partial(mai.submit, None, "Is it red?")], 4)
-            with ThreadPoolExecutor(4) as threads:
-                for done in [threads.submit(one) for one in work]:
-                    error = done.exception(10)
-                    assert error is None or isinstance(error, EngineStartError | EngineNotRunning)
-            mai.close()
-            assert engine._slots is None and mai._evaluation.closed
+    """Each thread starts, stops or asks."""
+    world, rng = World(tmp_path, method="large", **({"store": store} if store else {})), random.Random(1)
+    for _ in range(100):
+        steps: list[str] = []
+        engines = world.engines(SlowEngine("large", steps, waits=False))
+        evaluation = Evaluation(engines, world.config)
+
+        def start(engines: Engines = engines, evaluation: Evaluation = evaluation) -> None:
+            engines.run(evaluation.begin({}))
+
+        def ask(engines: Engines = engines, evaluation: Evaluation = evaluation) -> None:
+            engines.submit(evaluation.run_one(sample))
+
+        with ThreadPoolExecutor(4) as threads:
+            work = rng.sample([start, evaluation.stop] * 2 + [ask], 4)
+            for done in [threads.submit(one) for one in work]:
+                error = done.exception(10)
+                assert error is None or isinstance(error, EngineStartError | EngineNotRunning)
+        evaluation.stop()
+        assert steps[-1:] in ([], ["large is closed"]) and evaluation.closed
 
 
-def test_a_failed_start_cancels_the_start_of_the_other_engine(engines: Engines, steps: list[str]) -> None:
+def test_a_failed_start_cancels_the_start_of_the_other_engine(world: World, steps: list[str]) -> None:
     class Broken(SlowEngine):
         async def start(self) -> None:
             raise EngineStartError(f"{self.side} does not start")
 
-    use(engines, SlowEngine("small", steps), Broken("large", steps))
+    engines = world.engines(SlowEngine("small", steps), Broken("large", steps))
     with pytest.raises(EngineStartError, match="large does not start"):
         engines.run(engines.start())
     assert steps == ["small begins", "small is cancelled"]
@@ -170,13 +165,13 @@ def test_a_failed_start_cancels_the_start_of_the_other_engine(engines: Engines, 
 
 
 def test_an_engine_that_fails_to_close_does_not_keep_the_others_running(
-    engines: Engines, steps: list[str], warnings: list[str]
+    world: World, steps: list[str], warnings: list[str]
 ) -> None:
     class FailsToClose(SlowEngine):
         async def close(self) -> None:
             raise RuntimeError("no more threads")
 
-    use(engines, FailsToClose("small", [], waits=False), SlowEngine("large", steps, waits=False))
+    engines = world.engines(FailsToClose("small", [], waits=False), SlowEngine("large", steps, waits=False))
     engines.run(engines.start())
     engines.stop()
     assert steps[-1] == "large is closed" and len(warnings) == 1 and "no more threads" in warnings[0]

@@ -113,11 +113,15 @@ def test_only_a_greedy_call_of_another_run_is_shared(tmp_path: Path) -> None:
         store.close()
 
 
-def test_runs_that_share_no_calls_find_only_their_own(tmp_path: Path) -> None:
+def test_runs_that_share_no_calls_find_only_their_own_calls_and_samples(tmp_path: Path) -> None:
     written(tmp_path, (prompt(), call()), run="first")
-    for run, expected in (("first", call()), ("second", None)):
+    store = opened(tmp_path, "first")
+    asyncio.run(store.add_sample(("pope_s", 0, 0)))
+    store.close()
+    for run, is_its_own in (("first", True), ("second", False)):
         store = opened(tmp_path, run, shares_calls=False)
-        assert found(store, prompt()) == expected
+        assert found(store, prompt()) == (call() if is_its_own else None)
+        assert (len(store.done([("pope_s", 0, 0), ("pope_s", 1, 0)])), store.earlier_calls) == (is_its_own, is_its_own)
         store.close()
 
 

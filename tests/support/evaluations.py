@@ -7,24 +7,21 @@ from typing import Any
 
 from support.samples import sample
 
-from lmms_eval_mai import Cascade
-from lmms_eval_mai.contract import Call, CallKey, Prompt
+from lmms_eval_mai.contract import SIDES, Call, CallKey, Engine, Prompt, Side
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
 from lmms_eval_mai.method.sample import Trace
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
-from lmms_eval_mai.run.store import Store
 
 
-@dataclasses.dataclass(frozen=True)
-class _Script:
-    world: "World"
-    digest: str
-    """The identity of the engine."""
+class _Model(ScriptedEngine):
+    def __init__(self, side: Side, world: "World") -> None:
+        super().__init__(side, world.answer_of)
+        self.world = world
 
-    def __call__(self, prompt: Prompt) -> Answer:
-        return self.world.answer_of(prompt)
+    def identity(self) -> str:
+        return self.world.identities[self.side]
 
 
 class World:
@@ -42,10 +39,8 @@ class World:
         self.arguments = {**models, "store": self.store, **arguments}
         self.config = parse(self.arguments)
         self.made: list[CallKey] = []
-        self.seconds = 0.0
+        self.identities: dict[Side, str] = {side: f"the {side} model of the tests" for side in SIDES}
         self.logprob: float | None = -1.0
-        self.faults: dict[int, Any] = {}
-        """The fault of the first call of a document."""
 
     def answer_of(self, prompt: Prompt) -> Answer:
         key, name = prompt.key, "think" if prompt.key.prompt == "explain" else prompt.key.prompt
@@ -58,8 +53,7 @@ class World:
             prompt_tokens=50 + key.doc_id,
             output_tokens=1 + key.doc_id % 7,
             answer_logprob=self.logprob,
-            seconds=self.seconds,
-            fault=self.faults.get(key.doc_id) if name == "simple" else None,
+            seconds=0.0,
         )
 
     @property
@@ -68,29 +62,21 @@ class World:
         (file,) = self.store.iterdir()
         return file
 
-    def engines(self) -> Engines:
-        return self._play(Engines(self.config))
-
-    def cascade(self, **arguments: Any) -> Cascade:
-        """Return a cascade that gets these answers to its questions. `arguments`: more than those of the world."""
-        mai = Cascade(**{**self.arguments, **arguments})
-        self._play(mai._engines)
-        return mai
-
-    def _play(self, engines: Engines) -> Engines:
-        for side, model in engines.models.items():
-            model.engine = ScriptedEngine(side, _Script(self, f"the {side} model of the tests"))
-        return engines
+    def engines(self, *others: Engine) -> Engines:
+        """Return the engines of a run. `others`: some that take the place of those with these answers."""
+        engines: dict[Side, Engine] = {side: _Model(side, self) for side in SIDES}
+        engines |= {engine.side: engine for engine in others}
+        return Engines(self.config, lambda config, _: engines[config.side])
 
     def evaluation(self) -> Evaluation:
         return Evaluation(self.engines(), self.config)
 
     def answer(
-        self, evaluation: Evaluation, numbers: Sequence[int] = range(12), task: str = "pope_s", **rank: int
+        self, evaluation: Evaluation, numbers: Sequence[int] = range(12), task: str = "pope_s", **more: Any
     ) -> list[Any]:
-        """Answer these documents of a task. Returns a trace or an error for each."""
+        """Answer these documents of a task. Returns a trace or an error for each. `more`: of `Evaluation.answer`."""
         keys = [(task, number, 0) for number in numbers]
-        return evaluation.answer(keys, lambda i: sample(doc_id=numbers[i], task=task), {task: {}}, **rank)
+        return evaluation.answer(keys, lambda i: sample(doc_id=numbers[i], task=task), {task: {}}, **more)
 
     def run(self, numbers: Sequence[int] = range(12), complete: bool = False, **more: Any) -> list[Any]:
         """Make an evaluation from its start to its end. `complete`: its results are saved."""
@@ -101,15 +87,6 @@ class World:
             evaluation.stop()
             if complete:
                 evaluation.complete()
-
-    def run_on(self, store: Store, name: str, numbers: Sequence[int] = range(12)) -> list[Any]:
-        """Make an evaluation with a name, on a store that several share."""
-        store.run_name = name
-        evaluation = Evaluation(self.engines(), self.config, store)
-        try:
-            return self.answer(evaluation, numbers)
-        finally:
-            evaluation.stop()
 
 
 def facts(traces: Sequence[Trace]) -> list[Any]:
