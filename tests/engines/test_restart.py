@@ -48,6 +48,7 @@ class Counting(ScriptedEngine):
         self.order: list[int] = []  # the numbers of the calls, one for each attempt
         self.starts = self.running = self.most_running = 0
         self.failed_starts: set[int] = set()  # the numbers of the starts that fail
+        self.is_stuck = False
 
     def answer(self, prompt: Prompt) -> Answer:
         number = prompt.key.doc_id
@@ -66,6 +67,8 @@ class Counting(ScriptedEngine):
 
     async def close(self) -> None:
         await turns_of_the_loop(3)
+        if self.is_stuck:
+            raise OSError("a process does not end")
         await super().close()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
@@ -166,24 +169,17 @@ def test_an_engine_that_crashes_on_every_call_is_given_up_after_three_calls() ->
 
 
 @pytest.mark.parametrize(
-    ("restarts", "failed", "expected"), [(2, {2}, Reply), (2, {2, 3}, EngineCrashed), (0, set(), EngineCrashed)]
-)
-def test_a_failed_restart_is_tried_again_while_restarts_are_left(
-    restarts: int, failed: set[int], expected: type
+    ("restarts", "failed", "is_stuck", "expected"),
+    [(2, {2}, False, Reply), (2, {2, 3}, False, EngineCrashed), (0, set(), False, EngineCrashed),
+     (1, set(), True, Reply)],
+)  # fmt: skip
+def test_a_failed_restart_is_tried_again_while_restarts_are_left_also_if_the_engine_does_not_stop_cleanly(
+    restarts: int, failed: set[int], is_stuck: bool, expected: type
 ) -> None:
     inner = Counting(lambda number, attempt: "death" if attempt == 1 else None)
-    inner.failed_starts = failed
+    inner.failed_starts, inner.is_stuck = failed, is_stuck
     assert types(with_engine(inner, lambda engine: answers(engine, [0]), restarts)) == {expected: 1}
     assert inner.starts == 1 + restarts
-
-
-def test_an_engine_that_does_not_stop_cleanly_after_a_crash_is_started_again() -> None:
-    class Stuck(Counting):
-        async def close(self) -> None:
-            raise OSError("a process does not end")
-
-    inner = Stuck(lambda number, attempt: "death" if attempt == 1 else None)
-    assert types(with_engine(inner, lambda engine: answers(engine, [0]))) == {Reply: 1} and inner.starts == 2
 
 
 @pytest.mark.parametrize(("crashes", "most_running"), [(1, 100), (2, 1)])

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,6 @@ from lmms_eval_mai.engines.restart import RestartedEngine
 from lmms_eval_mai.errors import EngineCrashed, EngineCrashedByCall, EngineNotRunning, EngineStartError
 
 LONG = Sampling(max_tokens=3000, ignore_eos=True)
-
-
-@contextlib.contextmanager
-def started_script(program: str, path: Path, model: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run a program on a model; yield its process and the line of its output that lists processes."""
-    path.write_text(program)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(path), str(model)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        yield process, next(line for line in process.stdout if line.startswith("processes:"))  # vLLM may log to stdout
 
 
 def runs(process: psutil.Process) -> bool:
@@ -142,11 +130,10 @@ def test_the_error_that_ends_a_core_is_the_end_of_the_message(
 
 
 USERS = """
-import asyncio, multiprocessing, subprocess, sys, time
+import asyncio, multiprocessing, os, signal, subprocess, sys, time
 from support.engine_cores import fork_cores
-from lmms_eval_mai.engines.build import build
+from support.engines import engine_of
 from lmms_eval_mai.engines.vllm.configuration import ONE_PROCESS
-from lmms_eval_mai.run.config import parse
 
 def children():
     return {child.pid for child in multiprocessing.active_children()}
@@ -160,7 +147,7 @@ async def main():
         sys.argv[1], kv_cache_memory_bytes=1 << 26, enforce_eager=True, distributed_executor_backend=ONE_PROCESS
     )
     replicas = {"data_parallel_size": 2, "distributed_executor_backend": ONE_PROCESS}
-    engine = build(parse({"method": "small", "small": sys.argv[1], "small_engine": "vllm", **replicas}).small)
+    engine = engine_of(small=sys.argv[1], engine="vllm", **replicas)
     starting = asyncio.ensure_future(engine.start())
     while not children():
         await asyncio.sleep(0.01)
@@ -177,46 +164,12 @@ async def main():
     starting.cancel()
     await engine.close()  # the abort
     assert children() == kept, (children(), kept)
-    await engine.start()
     await users.check_health()
-    print("processes:", sleep.pid, *kept, ":", *children() - kept, flush=True)
-    await asyncio.sleep(600)
-
-if __name__ == "__main__":
-    asyncio.run(main())
-"""
-
-
-@pytest.mark.long
-def test_users_processes_and_engine_survive_the_end_the_abort_and_the_kill_of_an_engine_with_replicas(
-    tiny_pair: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """The user's program starts two processes and an engine of its own while an engine starts."""
-    with started_script(USERS, tmp_path / "users.py", tiny_pair[0]) as (starter, line):
-        users, ours = ([psutil.Process(int(pid)) for pid in part.split()] for part in line.split(":")[1:])
-        try:
-            assert len(users) == 3 and len(ours) == 3  # two processes and a core; two cores and their coordinator
-            starter.kill()
-            _, alive = psutil.wait_procs(ours, timeout=15)
-            assert alive == [] and all(map(runs, users))
-        finally:
-            for process in [*users, *ours]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-
-
-KILLED = """
-import asyncio, multiprocessing, os, signal, sys
-from support.engine_cores import fork_cores
-from support.engines import engine_of
-
-async def main():
-    fork_cores()
-    starting = asyncio.ensure_future(engine_of(small=sys.argv[1], engine="vllm", data_parallel_size=2).start())
-    while len(children := multiprocessing.active_children()) < 3:  # two cores and their coordinator
+    starting = asyncio.ensure_future(engine.start())
+    while len(ours := children() - kept) < 3:
         assert not starting.done(), starting
         await asyncio.sleep(0.001)
-    print("processes:", *(child.pid for child in children), flush=True)
+    print("processes:", sleep.pid, process.pid, ":", *ours, ":", *kept, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
@@ -225,15 +178,25 @@ if __name__ == "__main__":
 
 
 @pytest.mark.long
-def test_processes_of_an_engine_end_if_its_run_is_killed_while_they_start(
+def test_users_processes_and_engine_survive_the_end_and_the_abort_of_an_engine_and_the_kill_of_its_start(
     tiny_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    with started_script(KILLED, tmp_path / "killed.py", tiny_pair[0]) as (_, line):
-        ours = [psutil.Process(int(pid)) for pid in line.split()[1:] if psutil.pid_exists(int(pid))]
-    _, alive = psutil.wait_procs(ours, timeout=60)
-    for process in alive:
-        process.kill()
-    assert alive == []
+    """The user's program starts two processes and an engine of its own while an engine with replicas starts."""
+    (program := tmp_path / "users.py").write_text(USERS)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(program), str(tiny_pair[0])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        line = next(line for line in process.stdout if line.startswith("processes:"))  # vLLM may log to stdout
+    users, ours, kept = ([psutil.Process(int(pid)) for pid in part.split() if psutil.pid_exists(int(pid))]
+                         for part in line.split(":")[1:])  # fmt: skip
+    try:
+        _, alive = psutil.wait_procs(ours, timeout=60)
+        assert alive == [] and len(users) == 2 and all(map(runs, users))
+    finally:
+        for one in [*users, *ours, *kept]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
 
 
 @pytest.mark.long

@@ -58,17 +58,6 @@ def found(store: Store, asked: Prompt, sampling: Sampling = SAMPLING) -> Call | 
     return asyncio.run(store.find(asked, sampling))
 
 
-def test_a_call_in_which_the_model_thinks_by_itself_is_another_call(tmp_path: Path) -> None:
-    native = dataclasses.replace(prompt(), key=key(prompt="native"))
-    written(tmp_path, (native, call(thinking="red")), run="a")
-    store = opened(tmp_path, run="b")
-    shared = found(store, native)
-    assert shared is not None and shared.thinking == "red"
-    assert found(store, prompt()) is None
-    assert found(store, native, dataclasses.replace(SAMPLING, thinking_token_budget=9)) is None
-    store.close()
-
-
 def test_a_call_is_read_as_it_was_written(tmp_path: Path) -> None:
     weights = TokenWeights(("a", "\u2028", ""), (0.1, 1 / 3, 5e-324))
     full = call(answer_logprob=-0.1, started_at=1e9 + 0.3, image_tokens=4, attention=weights)
@@ -87,10 +76,12 @@ def test_another_model_prompt_image_decoding_name_or_document_is_another_call(tm
     other = [dataclasses.replace(asked, attention=request) for request in requests]
     other += [dataclasses.replace(asked, logprobs=True), prompt(image="b"), prompt(text="Is it?"), prompt(1)]
     other += [prompt(repeat=1), prompt(task="pope_e"), prompt(prompt="think"), prompt(side="large")]
-    written(tmp_path, (asked, call()))
+    native, other_native = prompt(prompt="native"), prompt(1, prompt="native")
+    written(tmp_path, (asked, call()), (native, dataclasses.replace(call(thinking="red"), key=native.key)))
     store = opened(tmp_path)
-    assert found(store, asked) and not any(found(store, one) for one in other)
+    assert found(store, asked) and found(store, native) and not any(found(store, one) for one in (*other, other_native))
     assert found(store, asked, Sampling(max_tokens=2)) is None
+    assert found(store, native, dataclasses.replace(SAMPLING, thinking_token_budget=9)) is None
     store.models = {**store.models, "small": "of another checkpoint"}
     assert found(store, asked) is None
     store.close()
@@ -110,6 +101,7 @@ def test_only_a_greedy_call_of_another_run_is_shared(tmp_path: Path) -> None:
         assert (other_document is not None) == shares and (other_document is None or other_document.key == key(7))
         assert (found(store, prompt(), sampled) is not None) == finds_sampled
         assert found(store, prompt(text="of a run without a name")) is None
+        assert found(store, prompt(prompt="native")) is None
         store.close()
 
 

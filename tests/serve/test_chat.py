@@ -215,33 +215,26 @@ def test_earlier_turns_come_before_the_question(api: Running) -> None:
 @pytest.mark.parametrize(
     ("parts", "shown"),
     [
-        ("Q11", ["<image 1x6>", "<image 1x6>", "Q\n"]),
-        ("QR12", ["<image 1x6>", "<image 2x6>", "QR\n"]),
-        ("Q1 ", ["<image 1x6>", "Q "]),
-        ("Q1R", ["Q", "<image 1x6>", "R\n"]),
-        ("1Q2", ["<image 1x6>", "Q", "<image 2x6>"]),
+        (["Q", 1, 1], ["<image 1x6>", "<image 1x6>", "Q\n"]),
+        (["Q", "R", 1, 2], ["<image 1x6>", "<image 2x6>", "QR\n"]),
+        (["Q", 1, " "], ["<image 1x6>", "Q "]),
+        (["Q", 1, "R"], ["Q", "<image 1x6>", "R\n"]),
+        ([1, "Q", 2], ["<image 1x6>", "Q", "<image 2x6>"]),
+        ([f"{PICK}\n{LETTER}", 1], ["<image 1x6>", f"{PICK}\n"]),
     ],
 )
-def test_images_that_come_after_the_whole_text_are_put_before_it(parts: str, shown: list[str], api: Running) -> None:
-    """A digit is an image of this width, another character a text."""
-    content = [
-        {"type": "image_url", "image_url": {"url": image_url((int(part), 6))}}
-        if part.isdigit()
-        else {"type": "text", "text": part}
-        for part in parts
-    ]
+def test_images_that_come_after_the_whole_text_are_put_before_it(
+    parts: list[str | int], shown: list[str], api: Running
+) -> None:
+    """A number is an image of this width."""
+    content = [user(part)["content"][0] if isinstance(part, str) else user("", image_url((part, 6)))["content"][0]
+               for part in parts]  # fmt: skip
     turns = [{"role": "user", "content": content}, {"role": "assistant", "content": None}]
     reply = api.post(chat() | {"messages": [*turns, {"role": "user", "content": content}]}).json()
     first, _, last = reply["mai"]["calls"][0]["messages"]
-    assert last["content"] == [*shown, instruction("S", "word")]
-    assert first["content"] == [*shown[:-1], shown[-1].rstrip("\n")]
-
-
-def test_options_and_an_instruction_are_found_in_a_text_before_its_image(api: Running) -> None:
-    turn = user(f"{PICK}\n{LETTER}", image_url())
-    turn["content"].reverse()
-    reply = api.post(chat() | {"messages": [turn]}).json()
-    assert prompts_of(reply)["large simple"] == ["<image 8x6>", f"{PICK}\n", LETTER]
+    is_choice = PICK in shown[-1]
+    assert last["content"] == [*shown, LETTER if is_choice else WORD]
+    assert is_choice or first["content"] == [*shown[:-1], shown[-1].rstrip("\n")]
 
 
 def test_unknown_fields_and_values_that_ask_for_nothing_are_ignored(api: Running) -> None:

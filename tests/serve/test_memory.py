@@ -3,10 +3,7 @@
 import json
 import os
 import re
-import resource
 import socket
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from PIL.PngImagePlugin import PngInfo
-from support.serving import chat, image_url, user, wait_until, written
+from support.serving import chat, image_url, start_command, user, wait_until, written
 
 pytestmark = pytest.mark.long
 
 MAX_OPEN, MAX_QUEUE, BODY_MIB, MEGAPIXELS = 3, 3, 4, 4
 DESCRIPTORS = 256
 REQUESTS = 12
-Server = tuple["subprocess.Popen[bytes]", str, Path]
+Server = tuple[psutil.Process, str, Path]
 
 
 @pytest.fixture(scope="module")
@@ -33,28 +31,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
     own = [{"task": "chat", "doc_id": number, "text": "[[Yes]]"} for number in range(20 * REQUESTS)]
     answers = [{**record, "prompt": prompt} for record in own for prompt in ("simple", "task")]
-    model_args = written(folder, answers, answers) | {"max_open_samples": MAX_OPEN}
-    command = [sys.executable, "-m", "lmms_eval_mai", "serve", "--port", "0", "--served_name", "pair"]
     limits = {"max_queue": MAX_QUEUE, "max_body_mib": BODY_MIB, "max_image_megapixels": MEGAPIXELS}
-    command += [f"--{name}={value}" for name, value in limits.items()]
-    command += ["--model_args", ",".join(f"{name}={value}" for name, value in model_args.items())]
-    log = folder / "log"
-    with log.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, preexec_fn=_limit_descriptors)
-    try:
-        wait_until(lambda: "/v1: " in " ".join(log.read_text().split()) or process.poll() is not None)
-        (url,) = re.findall(r"on (http://\S+)/v1:", log.read_text()) or [log.read_text()]
-        yield process, url, log
-    finally:
-        process.terminate()
-        assert process.wait(60) == 0, log.read_text()[-3000:]
+    options = [f"--{name}={value}" for name, value in limits.items()]
+    command, url = start_command(folder, *options, **written(folder, answers, answers), max_open_samples=MAX_OPEN)
+    process = psutil.Process(command.process.pid)
+    process.rlimit(psutil.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    yield process, url, folder / "log"
+    process.terminate()
+    code, log = command.end()
+    assert code == 0, log
 
 
-def _limit_descriptors() -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
-
-
-def memory_mib(process: "subprocess.Popen[bytes]", name: str) -> float:
+def memory_mib(process: psutil.Process, name: str) -> float:
     """Return a figure of the memory of a process: VmRSS (now) or VmHWM (the most so far)."""
     (found,) = re.findall(rf"{name}:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
     return int(found) / 1024

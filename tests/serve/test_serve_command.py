@@ -1,40 +1,37 @@
 """The command `lmms-eval-mai serve` in a process of its own."""
 
+import asyncio
 import os
+import random
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
+import openai
+import psutil
 import pytest
-from support.serving import address_in, chat, chat_records, image_url, user, wait_until, written
+from support.processes import Command
+from support.serving import chat, chat_records, data_url, image_url, start_command, user, wait_until, written
 
-if TYPE_CHECKING:
-    from support.processes import Command
+from lmms_eval_mai.method.prompts import instruction
+from lmms_eval_mai.plugin import task_dir
 
 CHAT = "/v1/chat/completions"
+QUESTIONS, KILLED_AFTER = 60, 10
+"""Questions in all, and those that are answered before an engine is killed."""
 SECRETS = ("Is there a dog", "the-key", "data:image")
 
 
-def serve(command: "type[Command]", folder: Path, models: dict[str, Any], *options: str) -> "tuple[Command, str]":
-    """Start a server on scripted engines, and return it and its address."""
-    model_args = ",".join(f"{name}={value}" for name, value in models.items())
-    arguments = ["serve", "--port", "0", "--served_name", "pair", "--model_args", model_args, *options]
-    environment, log = {"SERVER_KEY": "the-key"}, folder / "log"
-    process = command(folder, log, *arguments, name="lmms-eval-mai", environment=environment)
-    return process, address_in(log, process.process)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
-def test_signal_stops_the_server_after_the_requests_in_flight_are_answered(
-    how: int, command: "type[Command]", tmp_path: Path
-) -> None:
+def test_signal_stops_the_server_after_the_requests_in_flight_are_answered(how: int, tmp_path: Path) -> None:
     models = written(tmp_path, *chat_records(8, seconds=0.6))
     mine = tmp_path / "mine.yaml"
     mine.write_text("[{ask: large.simple}, {stop: {exit: guessed, answer: large.simple}}]")
-    process, url = serve(command, tmp_path, models, "--api_key_env", "SERVER_KEY", "--methods", str(mine))
+    process, url = start_command(tmp_path, "--api_key_env", "SERVER_KEY", "--methods", str(mine), **models)
     headers = {"Authorization": "Bearer the-key"}
     with httpx.Client(base_url=url, headers=headers, timeout=60) as client, ThreadPoolExecutor(6) as pool:
 
@@ -57,10 +54,11 @@ def test_signal_stops_the_server_after_the_requests_in_flight_are_answered(
     assert not any(secret in text for secret in SECRETS)
 
 
-def test_engine_that_cannot_be_started_again_ends_the_server_with_1(command: "type[Command]", tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_engine_that_cannot_be_started_again_ends_the_server_with_1(tmp_path: Path) -> None:
     small, large = chat_records(2)
     large[0]["fault"] = "death"
-    process, url = serve(command, tmp_path, written(tmp_path, small, large) | {"engine_restarts": 0})
+    process, url = start_command(tmp_path, **written(tmp_path, small, large), engine_restarts=0)
     response = httpx.post(f"{url}{CHAT}", json=chat(), timeout=60)
     assert response.status_code == 503 and response.json()["error"]["code"] == "engine_down"
     assert int(response.headers["Retry-After"]) > 0
@@ -69,12 +67,74 @@ def test_engine_that_cannot_be_started_again_ends_the_server_with_1(command: "ty
 
 
 @pytest.mark.long
-def test_sigterm_while_the_engines_start_ends_the_server(command: "type[Command]", tmp_path: Path) -> None:
+def test_sigterm_while_the_engines_start_ends_the_server(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # an engine's server that never answers
         url, log = f"http://127.0.0.1:{silent.getsockname()[1]}/v1", tmp_path / "log"
         arguments = ["serve", "--port", "0", "--model_args", f"small={url},large={url}"]
-        process = command(tmp_path, log, *arguments, name="lmms-eval-mai")
+        process = Command(tmp_path, log, *arguments, name="lmms-eval-mai")
         wait_until(lambda: log.exists() and "starting small=" in log.read_text())
         process.process.terminate()
         code, text = process.end()
     assert code == 143 and "Traceback" not in text
+
+
+def messages_of(doc: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the chat of a document as lmms-eval's model `async_openai` sends it."""
+    options = [f"{letter}. {doc[letter]}" for letter in "ABCD" if doc[letter]]
+    text = "\n".join([doc["question"], *options, instruction("S", "letter" if options else "word")])
+    return [user(text, data_url(doc["image"]))]
+
+
+async def ask(client: openai.AsyncOpenAI, doc: dict[str, Any]) -> Any:
+    """Return the reply to the question of a document."""
+    own = {"model": "pair", "temperature": 0, "max_tokens": 4096, "extra_body": {"mai": {"benchmark": "shapes"}}}
+    return await client.chat.completions.create(messages=messages_of(doc), **own)  # type: ignore[call-overload]
+
+
+async def watch(http: httpx.AsyncClient, status: int) -> None:
+    """Wait until the server reports this status of its health."""
+    async with asyncio.timeout(300):
+        while (await http.get("/health")).status_code != status:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.long
+def test_replies_are_those_of_an_lmms_eval_run_also_after_an_engine_is_killed(demo_run: Any, tmp_path: Path) -> None:
+    import datasets
+
+    file = str(task_dir() / "shapes" / "test.parquet")
+    docs = list(datasets.load_dataset("parquet", data_files=file, split="train").select(range(QUESTIONS)))
+    process, url = start_command(tmp_path, "--pair", "demo", dtype="float32", max_open_samples=16)
+
+    def cores() -> list[psutil.Process]:
+        below = psutil.Process(process.process.pid).children(recursive=True)
+        return [child for child in below if "EngineCore" in " ".join(child.cmdline())]
+
+    async def ask_all() -> list[Any]:
+        async with (
+            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+            httpx.AsyncClient(base_url=url, timeout=60) as http,
+        ):
+            answered = await asyncio.gather(*(ask(client, doc) for doc in docs[:KILLED_AFTER]))
+            random.choice(cores()).kill()  # without any work
+            await watch(http, 503)
+            await watch(http, 200)
+            asking = [asyncio.ensure_future(ask(client, doc)) for doc in docs[KILLED_AFTER:]]
+            await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            random.choice(cores()).kill()
+            await watch(http, 503)
+            await watch(http, 200)
+            return answered + await asyncio.gather(*asking)
+
+    try:
+        replies = asyncio.run(ask_all())
+    finally:
+        process.process.terminate()
+        code, text = process.end()
+    assert code == 0, text
+    samples = demo_run[1][:QUESTIONS]
+    assert [[reply.choices[0].message.content] for reply in replies] == [one["filtered_resps"] for one in samples]
+    assert [reply.mai["exit"] for reply in replies] == [one["token_counts"][0]["exit"] for one in samples]
+    output = [sum(call["output_tokens"] for call in one["token_counts"][0]["calls"]) for one in samples]
+    assert [reply.usage.completion_tokens for reply in replies] == output
+    assert len({reply.id for reply in replies}) == QUESTIONS

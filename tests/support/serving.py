@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import httpx
 import uvicorn
 from PIL import Image
 from support.pope_scripts import records
+from support.processes import Command
 
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.serve import Settings
@@ -86,13 +86,18 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def address_in(log: Path, process: BaseProcess) -> str:
-    """Wait until the server runs in its process, and return its address."""
+def start_command(folder: Path, *options: str, **model_args: Any) -> tuple[Command, str]:
+    """Start `lmms-eval-mai serve` in a process of its own, with the key `the-key` in `SERVER_KEY`. Return the process
+    and the address of the server, when it runs."""
+    given = ",".join(f"{name}={value}" for name, value in model_args.items())
+    log, settings = folder / "log", {"environment": {"SERVER_KEY": "the-key"}}
+    arguments = ["serve", "--port", "0", "--served_name", "pair", "--model_args", given, *options]
+    command = Command(folder, log, *arguments, name="lmms-eval-mai", **settings)
     deadline = time.monotonic() + 400
-    while not (found := re.search(r"on (http://\S+)/v1:", " ".join(log.read_text().split()) if log.exists() else "")):
-        assert process.is_alive() and time.monotonic() < deadline, log.exists() and log.read_text()[-3000:]
+    while not (found := re.search(r"on (http://\S+)/v1:", " ".join(log.read_text().split()))):
+        assert command.process.is_alive() and time.monotonic() < deadline, log.read_text()[-3000:]
         time.sleep(0.01)
-    return found.group(1)
+    return command, found.group(1)
 
 
 @dataclass
