@@ -30,7 +30,7 @@ from lmms_eval_mai.analysis import read
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests")]
-from support.make_tiny_pair import make_pair  # noqa: E402 - found by the line before
+from support.make_tiny import make_pair  # noqa: E402 - found by the line before
 
 TASKS = {"pope_s": "POPE", "mmbench_en_dev_s": "MMBench"}
 """Task -> its data set."""

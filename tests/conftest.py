@@ -85,7 +85,7 @@ def drawn_data() -> Path:
 @pytest.fixture(scope="session")
 def tiny_pair() -> tuple[Path, Path]:
     """Paths of two tiny random Qwen3-VL checkpoints."""
-    from support.make_tiny_pair import make_pair
+    from support.make_tiny import make_pair
 
     with one_at_a_time(WORK):
         return make_pair(WORK / "tiny")
@@ -94,24 +94,25 @@ def tiny_pair() -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def tiny_hybrid() -> tuple[Path, Path]:
     """Paths of two tiny random checkpoints of Qwen3.5's architecture, whose template switches their thinking."""
-    from support.make_tiny_hybrid import make_pair
+    from support.make_tiny import make_hybrid_pair
 
     with one_at_a_time(WORK):
-        return make_pair(WORK / "hybrid")
+        return make_hybrid_pair(WORK / "hybrid")
 
 
 @pytest.fixture(scope="session")
-def tiny_internvl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_internvl() -> Path:
     """Path of a tiny random InternVL checkpoint, which cuts images into tiles."""
-    from support.make_tiny_internvl import make_checkpoint
+    from support.make_tiny import make_internvl
 
-    return make_checkpoint(tmp_path_factory.mktemp("internvl"))
+    with one_at_a_time(WORK):
+        return make_internvl(WORK / "internvl")
 
 
 @pytest.fixture(scope="session")
 def loop() -> Iterator[Any]:
     """An event loop in a thread of its own, for the engines of the session."""
-    from support.loop import LoopThread
+    from support.engines import LoopThread
 
     thread = LoopThread()
     yield thread

@@ -19,7 +19,7 @@ declare -A RELEASES=(
 # The engine contract on four engines; the names without a public way; starts, crashes and kills of engine processes;
 # a run on two vLLM engines that is killed and resumed; doctor.
 CONTRACT=(tests/engines/test_contract.py tests/engines/test_vllm.py tests/engines/test_vllm_configuration.py)
-PROCESSES=(tests/engines/test_vllm_processes.py tests/engines/test_vllm_replicas.py)
+PROCESSES=(tests/engines/test_vllm_processes.py)
 RESUME=(tests/run/test_resume_on_vllm.py)
 # The files with fast tests that need vLLM, and those of tools, which are only tried with the versions of setup_env.sh.
 WITHOUT_VLLM=(--ignore-glob="tests/engines/test_vllm*" --ignore=tests/tools --ignore=tests/experiments

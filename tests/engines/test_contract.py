@@ -10,8 +10,18 @@ from typing import Any
 
 import pytest
 from PIL import Image as PilImage
-from support.engines import GREEDY, Running, answer, engine_of, make_image, processor_inputs, prompt, question, started
-from support.loop import LoopThread
+from support.engines import (
+    GREEDY,
+    LoopThread,
+    Running,
+    answer,
+    engine_of,
+    make_image,
+    processor_inputs,
+    prompt,
+    question,
+    started,
+)
 from support.servers import Server
 
 from lmms_eval_mai.contract import Image, Reply, Sampling

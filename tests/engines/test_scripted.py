@@ -1,27 +1,16 @@
 """The scripted engine: simulated queueing and seconds, and scripts that cannot be read."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engines import answer, question
+from support.engines import LoopThread, answer, question, started
 
-from lmms_eval_mai.contract import EngineConfig, Reply, Sampling
+from lmms_eval_mai.contract import EngineConfig
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.scripted import ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.errors import ArgumentError
-
-
-def calls_of(engine: Any, count: int = 1) -> list[Reply]:
-    """Start the engine and make this number of calls at once."""
-
-    async def run() -> list[Reply]:
-        await engine.start()
-        return await asyncio.gather(*(engine.generate(question(i), Sampling(16)) for i in range(count)))
-
-    return asyncio.run(run())
 
 
 def recorded(folder: Path, *lines: str, **arguments: Any) -> Any:
@@ -31,8 +20,9 @@ def recorded(folder: Path, *lines: str, **arguments: Any) -> Any:
     return build(EngineConfig("small", "scripted", str(path), arguments))
 
 
-def test_an_engine_with_one_slot_answers_one_call_after_the_other_and_reports_the_wait() -> None:
-    calls = calls_of(ScriptedEngine("small", answer, ScriptedOptions(slots=1)), 4)
+def test_an_engine_with_one_slot_answers_one_call_after_the_other_and_reports_the_wait(loop: LoopThread) -> None:
+    with started(ScriptedEngine("small", answer, ScriptedOptions(slots=1)), loop) as running:
+        calls = running.generate(*map(question, range(4)))
     waits = [call.queued_s or 0.0 for call in calls]
     assert [call.total_s - wait for call, wait in zip(calls, waits, strict=True)] == pytest.approx([0.02] * 4)
     # On a busy machine the calls begin at different moments, so only the longest wait, of 0.06 s, is sure.
@@ -43,11 +33,12 @@ RECORD = {"task": "contract", "doc_id": 0, "prompt": "simple", "text": "x"}
 
 
 def test_a_record_without_seconds_takes_those_of_equation_27_and_one_without_a_repeat_is_for_all(
-    tmp_path: Path,
+    tmp_path: Path, loop: LoopThread
 ) -> None:
     first = {**RECORD, "text": "half a surrogate pair: \ud83d", "output_tokens": 128, "answer_logprob": -0.7}
     lines = [json.dumps(first), json.dumps({**RECORD, "repeat": 1})]
-    (call,) = calls_of(recorded(tmp_path, *lines, ttft_s=0.03, tokens_per_s=47.26, time_scale=0))
+    with started(recorded(tmp_path, *lines, ttft_s=0.03, tokens_per_s=47.26, time_scale=0), loop) as running:
+        (call,) = running.generate(question(0))
     assert call.text == "half a surrogate pair: \ufffd"  # lmms-eval could not write it
     assert (call.ttft_s, call.total_s) == (pytest.approx(0.03), pytest.approx(0.03 + 128 / 47.26))
     assert call.answer_logprob is None  # the prompt does not ask for it

@@ -13,8 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.engines import Running, make_image, processor_inputs, prompt, started
-from support.loop import LoopThread
+from support.engines import LoopThread, Running, make_image, processor_inputs, prompt, started
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lmms_eval_mai.contract import AttentionRequest, EngineConfig, Prompt, Reply, Sampling

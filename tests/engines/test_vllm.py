@@ -1,11 +1,17 @@
-"""Calls to one real vLLM engine on a tiny checkpoint: caches, log-probabilities, times and limits."""
+"""Calls to one real vLLM engine on a tiny checkpoint: caches, times and limits. Several replicas of a model: all calls
+with an image use the same replica, and its caches."""
 
+import random
 import time
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
-from support.engines import GREEDY, Running, make_image, prompt, question
+import pytest
+from support.engines import GREEDY, Running, engine_of, make_image, prompt, started
 
-from lmms_eval_mai.contract import Reply
+from lmms_eval_mai.contract import CallKey, Image, Message, Prompt, Reply
+from lmms_eval_mai.engines.messages import replica_of
 from lmms_eval_mai.engines.vllm.conversion import sampling_params, to_reply
 from lmms_eval_mai.errors import PromptTooLong
 
@@ -19,24 +25,13 @@ def test_second_call_of_a_sample_finds_image_and_question_in_the_prefix_cache(vl
     assert second.cached_tokens >= 32
 
 
-async def answer(vllm: Running, rendered: Any) -> Any:
-    """Return vLLM's output for a rendered prompt."""
-    name = f"test-{time.perf_counter()}"
-    return [output async for output in vllm.engine.llm.generate(rendered, sampling_params(GREEDY), name)][-1]
-
-
-def test_image_is_prepared_and_sent_once(vllm: Running) -> None:
+def test_image_is_prepared_once(vllm: Running) -> None:
     renderer = vllm.engine.llm.renderer
     image = make_image("teal", (220, 120))
     before = renderer.mm_processor_cache.make_stats()
-    sent = []
     for words in ("Without thinking, answer.", "Please think step by step.", "Reference: none."):
-        asked = prompt(0, image, words)
-        rendered = vllm.loop.run(vllm.engine._render(asked, asked.messages))
-        sent.append([item is not None for item in rendered["mm_kwargs"]["image"]])
-        vllm.loop.run(answer(vllm, rendered))
+        vllm.generate(prompt(0, image, words))
     after = renderer.mm_processor_cache.make_stats()
-    assert sent == [[True], [False], [False]]
     assert (after.total - before.total, after.hits - before.hits) == (3, 2)
 
 
@@ -52,8 +47,59 @@ def test_prompt_is_answered_after_a_refused_prompt_with_the_same_image(vllm: Run
 
 def test_time_to_the_first_token_is_vllms_and_not_what_the_event_loop_leaves(vllm: Running) -> None:
     """A loop that is busy after the last token makes the call longer, and its first token no later."""
-    asked = question(2)
-    rendered = vllm.loop.run(vllm.engine._render(asked, asked.messages))
-    result = vllm.loop.run(answer(vllm, rendered))
+
+    async def answer() -> Any:
+        return [one async for one in vllm.engine.llm.generate("Is it red?", sampling_params(GREEDY), "test")][-1]
+
+    result = vllm.loop.run(answer())
     call = to_reply({}, result, requested_at=time.perf_counter() - 1000)
     assert call.ttft_s == result.metrics.first_token_latency < 100 and call.total_s > 1000
+
+
+# --- replicas ---
+
+COLOURS = ("red", "green", "blue", "navy", "teal", "olive", "purple", "maroon", "gray", "black", "white", "orange")
+
+
+def ask(doc_id: int, *shown: Image, repeat: int = 0, think: bool = False) -> Prompt:
+    key = CallKey("pope_s", doc_id, repeat, "small", "think" if think else "simple")
+    return Prompt((Message("system", ("Look.",)), Message("user", (*shown, f"Is it {doc_id}?"))), key)
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 8])
+@pytest.mark.parametrize("has_image", [True, False])
+def test_images_and_else_documents_are_distributed_evenly_among_the_replicas(replicas: int, has_image: bool) -> None:
+    pixels = make_image().pixels
+    found = [replica_of(ask(n, *([Image(pixels, f"{n}")] if has_image else [])), replicas) for n in range(4000)]
+    assert max(Counter(found).values()) < 1.15 * 4000 / replicas
+    # POPE's answers are yes and no in turns: no replica may get only one of them.
+    assert max(Counter(found[::2]).values()) < 1.2 * 2000 / replicas
+
+
+def test_all_calls_with_the_same_first_image_or_else_document_have_one_replica_in_every_process() -> None:
+    first, other = (make_image(colour) for colour in COLOURS[:2])
+    assert len({replica_of(ask(n, first, *[other] * (n % 2), think=n > 9), 8) for n in range(20)}) == 1
+    assert len({replica_of(ask(1, repeat=n, think=n > 9), 8) for n in range(20)}) == 1
+    assert [replica_of(ask(n), 8) for n in range(6)] == [0, 6, 5, 1, 4, 4]  # unlike Python's own hash
+
+
+@pytest.mark.long
+def test_two_replicas_find_as_many_prompt_tokens_in_their_caches_as_one(
+    vllm: Running, tiny_pair: tuple[Path, Path]
+) -> None:
+    engine = engine_of(small=str(tiny_pair[0]), dtype="float32", small_data_parallel_size=2)
+    with started(engine, vllm.loop) as replicated:
+        one, two = cached_tokens(vllm), cached_tokens(replicated)
+    assert one >= 32 * len(COLOURS) and two >= 0.9 * one
+
+
+def cached_tokens(running: Running) -> int:
+    """Return the cached prompt tokens of two rounds of calls, each with a question about every image. The images come
+    in another order in the second round."""
+    text = "How many bars are shown, and what is the largest of them?\n"
+    images = [make_image(colour, (216, 136)) for colour in COLOURS]
+    samples = list(enumerate(images))
+    calls = running.generate(*(prompt(i, image, text, "Without thinking, answer.") for i, image in samples))
+    random.Random(0).shuffle(samples)
+    calls += running.generate(*(prompt(100 + i, image, text, "Please think step by step.") for i, image in samples))
+    return sum(call.cached_tokens for call in calls)

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engines import Running, engine_of, prompt, started
-from support.loop import LoopThread
+from support.engines import LoopThread, Running, engine_of, prompt, started
 
 from lmms_eval_mai.contract import SIDES, EngineConfig
 from lmms_eval_mai.engines.build import build

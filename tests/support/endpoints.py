@@ -7,7 +7,7 @@ from typing import Any
 
 import PIL.Image
 from aiohttp import web
-from support.loop import LoopThread
+from support.engines import LoopThread
 from support.scripted_server import ScriptedServer
 
 from lmms_eval_mai.contract import CallKey, EngineConfig, Image, Message, Prompt, Sampling

@@ -2,14 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image as PilImage
-from support.loop import LoopThread
 
 from lmms_eval_mai.contract import CallKey, Engine, Image, Message, Prompt, Sampling
 from lmms_eval_mai.engines.build import build
@@ -17,7 +17,33 @@ from lmms_eval_mai.engines.scripted import Answer
 from lmms_eval_mai.errors import MissingAnswer
 from lmms_eval_mai.run.config import parse
 
+R = TypeVar("R")
 GREEDY = Sampling(max_tokens=12, ignore_eos=True)
+
+
+class LoopThread:
+    """An event loop that runs in its own thread until `close`."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine to its end and return its result."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+    def close(self) -> None:
+        self.run(self.cancel_others())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    async def cancel_others(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 @dataclass
