@@ -25,16 +25,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(entry, source)
     for folder in ("lmms_eval_mai", "task_configs"):
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "--outdir",
-        str(source / "dist"),
-        str(source),
-    ]
+    options = ["--wheel", "--no-isolation", "--outdir", str(source / "dist")]
+    command = [sys.executable, "-m", "build", *options, str(source)]
     built = subprocess.run(command, cwd=source, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout + built.stderr
     (path,) = (source / "dist").glob("*.whl")

@@ -17,9 +17,12 @@ ERRORS = {name: error for name, error in vars(errors).items() if isinstance(erro
 PUBLIC = ERRORS.keys() | {"Cascade", "Config", "MaiCascade", "__version__", "parse", "task_dir"}
 
 
-def run(code: str, *arguments: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
+COMMANDS = ("doctor", "ask", "compare", "calibrate", "serve")
+HELP = "from lmms_eval_mai.cli import main\ntry: main(['{}', '--help'])\nexcept SystemExit: pass"
+PARSE = """
+given = {'small': 'http://a/v1', 'small_retry_for': 8, 'large': 'a/b', 'large_engine': 'transformers', 'large_dtype': 1}
+import lmms_eval_mai; lmms_eval_mai.parse(given)
+"""
 
 
 def test_public_names_are_all_errors_and_six_others_and_all_exist() -> None:
@@ -31,42 +34,20 @@ def test_public_names_are_all_errors_and_six_others_and_all_exist() -> None:
         _ = lmms_eval_mai.Ensemble
 
 
-def test_import_of_the_package_imports_nothing_heavy_and_that_of_cascade_no_engine() -> None:
-    assert run(f"import sys, lmms_eval_mai; print([name for name in {HEAVY} if name in sys.modules])") == ["[]"]
-    engines = ("vllm", "aiohttp", "lmms_eval.evaluator", "lmms_eval.tasks")
-    code = f"import sys; from lmms_eval_mai import Cascade; print([name for name in {engines} if name in sys.modules])"
-    assert run(code) == ["[]"]
-
-
-HELP = """
-import sys
-from lmms_eval_mai.cli import main
-try:
-    main([sys.argv[1], "--help"])
-except SystemExit:
-    print(*{"torch", "pandas", "transformers", "lmms_eval.tasks", "vllm"} & set(sys.modules))
-"""
-
-
-@pytest.mark.parametrize("command", ["doctor", "ask", "compare", "calibrate", "serve"])
-def test_help_imports_nothing_slow(command: str) -> None:
-    first, *_, imported = run(HELP, command)
-    assert first.startswith(f"usage: lmms-eval-mai {command}") and not imported
-
-
-def test_public_parse_names_a_typo_without_importing_an_engines_library() -> None:
-    lines = run(
-        "import sys, lmms_eval_mai\n"
-        "for given in ({'engine': 'transformers', 'asistant_model': 'a'},\n"
-        "              {'small': 'http://a/v1', 'large': 'http://a/v1', 'retries': 8}):\n"
-        "    try:\n"
-        "        lmms_eval_mai.parse(given)\n"
-        "    except lmms_eval_mai.ArgumentError as error:\n"
-        "        print(str(error).split(':')[0])\n"
-        "print([name for name in ('torch', 'vllm', 'transformers', 'openai') if name in sys.modules])\n"
-    )
-    assert [line.split()[-1] for line in lines[:-1]] == ["'asistant_model'", "'retries'"]
-    assert lines[-1] == "[]"
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import lmms_eval_mai", HEAVY),
+        ("from lmms_eval_mai import Cascade", ("vllm", "aiohttp", "lmms_eval.evaluator", "lmms_eval.tasks")),
+        (PARSE, ("torch", "vllm", "transformers", "openai")),
+        *((HELP.format(name), ("torch", "pandas", "transformers", "lmms_eval.tasks", "vllm")) for name in COMMANDS),
+    ],
+)
+def test_imports_arguments_and_help_import_nothing_heavy(code: str, absent: tuple[str, ...]) -> None:
+    code += f"\nimport sys; print([name for name in {absent} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, *_, found = done.stdout.splitlines() * 2
+    assert found == "[]" and first.startswith(("usage: lmms-eval-mai ", "[]"))
 
 
 def test_version_is_that_of_the_project_and_printed_by_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,9 @@ from lmms_eval_mai.run.calibration import Calibrated, Calibration
 
 COMMANDS = """
 ask --question Why? --gen_kwargs temprature=1 | temperature?
+ask --question Why? --gen_kwargs logit_bias=1 | logit_bias; max_new_tokens
+ask --question Why? --gen_kwargs until=Q: | until=Q:; stop=TEXT
+ask --question Why? --model_args 'think=native,native_gen_kwargs={"temprature":1}' | In native_gen_kwargs, temprature
 ask --question Why? --model_args transfer=sparse --dry-run | large_engine=vllm
 ask --question Why? --image not_there.png --dry-run | not_there.png
 
@@ -86,7 +89,8 @@ calibrate x --looks=2 | --confidence
 """The same for options that are unknown, missing or of an earlier version."""
 
 ARGUMENTS = """
-pair=dmo: Did you mean demo? | method=maj: mai, full_rt, small, large | method=none.yaml: cannot be read | demo: '='
+pair=dmo: Did you mean demo? | method=maj: mai, full_rt, small, large | method=none.yaml: cannot be read
+method=full_rt.yaml: name of another method | demo: '='
 method=mai,pair=demo, method=large: method=mai | small_a=[1,x=2],small_a=3: small_a=[1
 pair=demo,batch_size=4: --model_args | pair=demo,engine=transformers,device=1: small_device
 think=S: think=S; R, E | keep_store=2: true or false | log_prompts=yes: true or false | store=[x: JSON
@@ -105,12 +109,13 @@ max_thinking_tokens=9: think=native | large_assistant_model=a/b: speculative_con
 
 large_engine=sglang: vllm, transformers, openai, scripted | small=a,engine=scripted: large=PATH
 large=b,small=node-1:8000/v1: small=http://node-1:8000/v1 | engine=openai,small=a: http://HOST:PORT/v1
-method=small,engine=openai: small=http://HOST:PORT/v1 | engine=vllm,small=http://user:pw@host/v1: Leave engine out
+method=small,engine=openai: small=http://HOST:PORT/v1 | small_engine=vllm,small=http://me:pw@host/v1: small_engine
 small=http://user:pw@host/v1: http://HOST:PORT/v1 | small=http:///v1: http://HOST:PORT/v1
 small=HTTP://host:port/v1: http://HOST:PORT/v1 | small=http://host/v1?key=pw@: http://HOST:PORT/v1
 small=[http://a/v1,http//user:pw@b/v1]: http://HOST:PORT/v1 | small=http://a/v1,small_concurrency=2.5: whole number
 small=http://host/v1,small_retry_for=-1: 0 | small=http://host/v1,small_api_key=pw: api_key_env
-small_mm_processor_kwargs={pw:5}: JSON
+small_mm_processor_kwargs={pw:5}: JSON | pair=demo,engine=transformers,small_chat_template_kwargs=low: mapping
+pair=demo,engine=transformers,small_chat_template_kwargs={"enable_thinking":true}: enable_thinking
 
 pair=demo,max_open_sample=8: max_open_samples? | engine=scripted,small=a,large=b,time_scal=0: time_scale?
 engine=scripted,small=a,large=b,zzz=1: max_errors; time_scale | engine=scripted,small=a,large=b,large_seed=3: arguments
@@ -126,11 +131,13 @@ method=mai_confidence,min_confidence=steps.json: steps
 """
 """Arguments, of which the last one is wrong: what is expected."""
 
+ASK, END = "{ask: large.simple}", "{stop: {exit: done, answer: large.simple}}"
 FILES = {
     "file": "",
     "mine.yaml": "",
     "empty": "",
     "demo.yaml": "small: a\nlarge: b\n",
+    "full_rt.yaml": f"[{ASK}, {END}]",
     "typo.yaml": "small: ./a\nlage: ./b",
     "list.yaml": "small: [x]\nlarge: y",
     "steps.yaml": "- 1",
@@ -149,7 +156,6 @@ THRESHOLDS: dict[str, dict[str, Any]] = {
 }
 """Files of thresholds: what is wrong in each."""
 
-ASK, END = "{ask: large.simple}", "{stop: {exit: done, answer: large.simple}}"
 STEPS = f"""
 {{ask: large.simple}} | list of steps
 [] | list of steps

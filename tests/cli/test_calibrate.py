@@ -24,7 +24,6 @@ from lmms_eval_mai.analysis.threshold import (
     losses_of_runs,
     threshold_index,
 )
-from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, METHODS, NEVER, OWN_THINKING
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import parse
@@ -36,15 +35,15 @@ LOST = Answers("red", "blue", "blue", "blue", "red", "red", probability=0.4)
 """The second check returns a wrong answer, and Full RT is right."""
 
 
-def world(number: int, probabilities: Any = None) -> World:
+def world(number: int) -> World:
     """Return documents of which 20% are shared guesses. Their probabilities are below 0.6, and those of others above
-    0.7, unless `probabilities` are given."""
+    0.7."""
     random = np.random.default_rng(0)
     documents = []
     for index in range(number):
         one, least = (GUESS, 0.2) if index % 5 == 0 else (RIGHT, 0.7)
         found = least + random.random() * (0.4 if one is GUESS else 0.29)
-        documents.append(replace(one, probability=found if probabilities is None else probabilities[index]))
+        documents.append(replace(one, probability=found))
     return World("shapes", documents)
 
 
@@ -114,7 +113,7 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written(tmp_path: Path
         ("mai_confidence", ["--loss", "answers"], "mai full_rt"),
     ],
 )
-def test_each_method_has_a_threshold_of_its_own_and_a_run_of_another_one_refuses_it(
+def test_each_method_has_a_threshold_of_its_own(
     tmp_path: Path, capsys: Any, runs: Path, method: str, options: list[str], kinds: str
 ) -> None:
     file, folders = tmp_path / "file.json", [runs / kind for kind in kinds.split()]
@@ -125,10 +124,8 @@ def test_each_method_has_a_threshold_of_its_own_and_a_run_of_another_one_refuses
     threshold = chosen(tmp_path, Path(method).stem)["shapes"]
     assert 0.5 <= threshold <= 0.65 and repr(threshold) in out
     assert ("answers that differ" in out) == ("answers" in options)
-    base = {"engine": "scripted", "small": "a", "large": "b", "min_confidence": str(file)}
-    assert parse({**base, "method": given}).thresholds.of("shapes") == threshold
-    with pytest.raises(ArgumentError, match="has the thresholds of"):
-        parse({**base, "method": "own_thinking" if method == "mai_confidence" else "mai_confidence"})
+    run = {"engine": "scripted", "small": "a", "large": "b", "method": given, "min_confidence": str(file)}
+    assert parse(run).thresholds.of("shapes") == threshold
 
 
 def test_a_file_has_the_thresholds_of_several_methods_and_a_run_uses_that_of_its_own(
@@ -204,15 +201,6 @@ def test_an_overconfident_model_gets_a_threshold_beyond_all_percentages(
     code, out, _ = calibrate(tmp_path, World("shapes", sure + wrong), capsys)
     assert code == 0, out
     assert 1 - 1e-5 < chosen(tmp_path)["shapes"] < 1 - 1e-7
-
-
-def test_useless_probabilities_choose_the_safest_thresholds(tmp_path: Path, capsys: Any, task_manager: Any) -> None:
-    random = np.random.default_rng(1).random(1000)
-    code, out, _ = calibrate(tmp_path, world(1000, 0.01 + 0.98 * random), capsys)
-    assert code == 0, out
-    threshold = chosen(tmp_path)["shapes"]
-    assert threshold >= 0.95
-    assert (random > threshold).mean() < 0.05
 
 
 @pytest.mark.parametrize(

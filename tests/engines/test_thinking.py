@@ -102,12 +102,6 @@ def test_template_gets_the_switch_if_it_knows_it_and_the_arguments_of_the_user()
     assert switch(ALWAYS, native=True).arguments(asked()) == {}
 
 
-@pytest.mark.parametrize("given", [{"enable_thinking": True}, "low", ["low"]])
-def test_user_cannot_give_the_switch(given: Any) -> None:
-    with pytest.raises(ArgumentError, match="small_chat_template_kwargs"):
-        switch(HYBRID, chat_template_kwargs=given)
-
-
 def test_model_that_cannot_think_by_itself_is_refused_at_the_start_and_in_a_request() -> None:
     with pytest.raises(ArgumentError, match="think=native needs a model that can"):
         switch(PLAIN, native=True)

@@ -57,13 +57,11 @@ def test_stop_is_a_text_or_a_list() -> None:
 
 
 REFUSED = [
-    *(("temperature", value) for value in (-1, "abc", float("nan"), float("inf"), 1e39, True)),
-    *(("top_p", 2), ("top_k", 2**31), ("top_k", 0.5), ("top_k", -2), ("top_k", True), ("min_p", 1.5)),
-    *(("repetition_penalty", [1]), ("presence_penalty", 2.5), ("presence_penalty", False), ("frequency_penalty", 9)),
-    *(("max_new_tokens", 1.5), ("max_new_tokens", True), ("seed", 1.5), ("seed", True)),
-    ("seed", 2**63),  # servers and vLLM's process take no larger number
-    *(("n", 2), ("n", 0), ("n", True), ("num_beams", 4), ("num_beams", True)),
-    *(("stop", value) for value in (5, "[END]", [""], ["a", 1], True)),
+    *(("temperature", value) for value in (-1, "abc", float("nan"), 1e39, True)),
+    *(("top_p", 2), ("top_k", 2**31), ("top_k", 0.5), ("top_k", -2), ("min_p", 1.5), ("repetition_penalty", [1])),
+    *(("presence_penalty", 2.5), ("frequency_penalty", 9), ("max_new_tokens", 1.5), ("n", 2), ("n", 0)),
+    *(("num_beams", 4), ("seed", 2**63)),  # servers and vLLM's process take no larger number
+    *(("stop", value) for value in (5, "[END]", [""])),
 ]
 
 
@@ -84,14 +82,6 @@ def test_value_that_only_vllm_refuses_is_refused_where_an_engine_is_vllm() -> No
     assert sampling(own, other, is_mai_task=True)["simple"].temperature == 2.5
 
 
-def test_an_unknown_decoding_argument_is_refused_with_near_names() -> None:
-    for name, near in (("max_tokens", "max_new_tokens"), ("logit_bias", "temperature")):
-        with pytest.raises(ArgumentError, match=f"{name} is unknown.* {near}"):
-            sampling({**TASK, name: 1}, GREEDY, is_mai_task=False)
-    with pytest.raises(ArgumentError, match=r"In native_gen_kwargs, temprature is unknown\. Did you mean temperature"):
-        sampling({}, parse({"think": "native", "native_gen_kwargs": {"temprature": 1}}), is_mai_task=True)
-
-
 @pytest.mark.parametrize("value", [None, 0, 0.0, ""])
 def test_decoding_value_of_none_or_0_counts_as_not_given(value: Any) -> None:
     names = ("max_new_tokens", "temperature", "top_p", "top_k", "min_p", *PENALTIES)
@@ -99,9 +89,7 @@ def test_decoding_value_of_none_or_0_counts_as_not_given(value: Any) -> None:
     assert given == sampling({"top_k": -1.0}, GREEDY, is_mai_task=False)  # vLLM: "0 (or -1)" means all tokens
 
 
-def test_until_is_refused_for_our_tasks_and_ignored_for_other_tasks() -> None:
-    with pytest.raises(ArgumentError, match="stop=TEXT"):
-        sampling({**TASK, "until": ["\n\n"]}, GREEDY, is_mai_task=True)
+def test_until_is_ignored_for_tasks_that_are_not_ours() -> None:
     assert sampling({**TASK, "until": ["\n\n"]}, GREEDY, is_mai_task=False)["task"].stop == ()
     assert ignored_arguments({**TASK, "until": ["\n\n"]}) == []
     assert ignored_arguments({**TASK, "until": ["Q:"], "visual_cot": True}) == ["until", "visual_cot"]
