@@ -307,7 +307,7 @@ class Engine(Model):
 
     @property
     def is_alive(self) -> bool:
-        """False if it is known that the processes of the engine have ended."""
+        """False if it is known that the processes of the engine have ended, or that no server of it answers."""
         return True
 
     @abstractmethod

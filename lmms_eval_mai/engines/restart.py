@@ -61,13 +61,15 @@ class RestartedEngine(Model):
 
     @property
     def is_up(self) -> bool:
-        """Whether calls are answered: the engine was not given up and is not restarting."""
-        return self._end is None and (self._restart is None or self._restart.done())
+        """Whether calls are answered: the engine was not given up and is not restarting, and no call waits for a server
+        that is away."""
+        is_away = self._is_server and self._running > 0 and not self.engine.is_alive
+        return self._end is None and (self._restart is None or self._restart.done()) and not is_away
 
     @property
     def has_died(self) -> bool:
         """Whether the engine's process has ended while no call runs. Only vLLM's engines tell."""
-        return self.is_up and not self._running and not self.engine.is_alive
+        return self.is_up and not (self._is_server or self._running or self.engine.is_alive)
 
     @property
     def given_up(self) -> EngineCrashed | None:

@@ -5,6 +5,7 @@ import json
 import random
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,23 @@ def test_error_of_an_endpoint_gets_a_status_and_a_sentence_without_the_text_of_t
             models.faults.clear()
             wait_until(lambda: server.client.get("/health").status_code == 200)
         assert server.ask()["choices"][0]["message"]["content"] == "Yes"
+
+
+@pytest.mark.slow
+def test_health_is_503_while_a_call_waits_for_a_server_that_is_away() -> None:
+    small, large = ScriptedServer(), ScriptedServer()
+    with (
+        served(small) as small_url,
+        served(large) as url,
+        serving(small=small_url, large=url, retry_for=60) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        large.faults.extend(["drop"] * 4)
+        asking = pool.submit(server.ask)
+        wait_until(lambda: server.client.get("/health").json()["down"] == ["large"])
+        assert 'mai_engine_up{side="large"} 0.0' in server.client.get("/metrics").text
+        assert asking.result(60)["choices"][0]["message"]["content"] == "Yes"
+        assert server.client.get("/health").json() == {"status": "ok", "down": [], "requests": 0}
 
 
 @pytest.mark.slow

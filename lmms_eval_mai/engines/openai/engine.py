@@ -116,6 +116,7 @@ class Endpoint:
         self.slots = asyncio.Semaphore(options.concurrency)
         self.refused: set[str] = set()  # fields of a request
         self.has_warned = False  # of an error since the last answer
+        self.is_away = False  # whether the last connection failed
         self.session = aiohttp.ClientSession(
             # uvicorn (vLLM) closes an unused connection after 5 s.
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4, socket_factory=probing_socket),
@@ -169,6 +170,10 @@ class OpenAIEngine(Engine):
         self._endpoints: list[Endpoint] = []
         self._model = ""  # the served name; empty: the engine is not running
         self._context: int | None = None  # tokens; None: the endpoint does not report it
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._endpoints or not all(endpoint.is_away for endpoint in self._endpoints)
 
     def identity(self) -> str:
         """Return the identity of the served model. The address is not part of it: servers may move."""
@@ -271,6 +276,7 @@ class OpenAIEngine(Engine):
             async with endpoint.session.request(method, f"{endpoint.url}/{path}", data=data) as response:
                 text = (await response.read()).decode(errors="replace")
         except aiohttp.ClientError as error:
+            endpoint.is_away = True
             why = without_password(error_text(error))  # of the proxy
             problem = f"{endpoint.name} does not answer ({why}). {endpoint.check}"
             if getattr(error, "errno", None) == errno.EMFILE:
@@ -280,6 +286,7 @@ class OpenAIEngine(Engine):
         except TimeoutError:
             limit = f"{self.side}_request_timeout={self._options.request_timeout:g} s"
             raise CallTimeout(f"{what}: no answer within {limit}. Raise it, or lower max_open_samples.") from None
+        endpoint.is_away = False
         status = response.status if response.status >= 400 else error_status(text)
         if status < 400:
             return text, time.perf_counter() - began
