@@ -164,6 +164,7 @@ def main() -> None:
     )
     parser.add_argument("--output_path", type=Path, default=Path("out/latency"))
     given = parser.parse_args()
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # vLLM would write 180 lines before the tables
     config = parse({"pair": given.pair})
     found, device = {}, ""
     for checkpoint in (config.small.model, config.large.model):

@@ -31,6 +31,8 @@ COMMANDS = {
     "serve": "answer chat requests over HTTP",
 }
 """Command -> its line in the help of `lmms-eval-mai`."""
+SLOW = ("ask", "compare", "serve")
+"""Commands that import for 5 to 20 s before they have something to say."""
 GONE = {
     "calibrate --labels": "give runs with scores, or --loss answers, which needs no gold answers.",
     "calibrate --to_label": "give runs with scores, or --loss answers, which needs no gold answers.",
@@ -63,6 +65,8 @@ def main(given: Sequence[str] | None = None) -> None:
         near = difflib.get_close_matches(option.partition("=")[0], known, n=1, cutoff=0.85)
         if near or name != "doctor":  # which takes a whole command of lmms-eval
             parser.error(f"{option} is unknown.{f' Did you mean {near[0]}?' if near else ''}")
+    if name in SLOW:
+        print("loading lmms-eval and the engines ...", file=sys.stderr, flush=True)
     if module is None:
         parser.print_help()
     else:
