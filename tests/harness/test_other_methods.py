@@ -1,6 +1,5 @@
 """Methods of the user, and models that think by themselves, in runs of lmms-eval on scripted engines."""
 
-import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +11,14 @@ from support.pope_scripts import counts, gold_of, record
 from lmms_eval_mai.method.methods import METHODS
 
 Evaluate = Callable[..., dict[str, Any]]
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "methods.md"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "both_think.py"
 
 
-def test_function_of_the_documentation_makes_its_own_calls_and_is_scored_and_resumed(
+def test_function_of_the_examples_makes_its_own_calls_and_is_scored_and_resumed(
     evaluate: Evaluate, write_script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    *_, program = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
     monkeypatch.setitem(METHODS, "both_think", None)  # so that the test leaves no method behind
-    exec(program, {"__name__": "example"})
+    exec(EXAMPLE.read_text(encoding="utf-8"), {"__name__": "example"})
     small, large = [], []
     for doc_id, gold in enumerate(gold_of("POPE", "test")[:12]):
         right, wrong = f"[[{gold.title()}]]", "[[No]]" if gold == "yes" else "[[Yes]]"
