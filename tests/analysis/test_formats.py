@@ -14,10 +14,6 @@ from lmms_eval_mai.analysis.intervals import Estimate
 from lmms_eval_mai.analysis.report import FORMATS, Column, Report, Table, text
 
 
-def one_table(table: Table) -> Report:
-    return Report((table,))
-
-
 @pytest.mark.parametrize(
     ("cell", "column", "shown"),
     [
@@ -66,11 +62,11 @@ def test_intervals_are_on_a_terminal_that_has_room(monkeypatch: pytest.MonkeyPat
     first = {120: "POPE", 60: "a"}
     for columns, name in first.items():
         monkeypatch.setenv("COLUMNS", str(columns))
-        lines = FORMATS["terminal"](one_table(WIDE)).splitlines()
+        lines = FORMATS["terminal"](Report((WIDE,))).splitlines()
         assert max(map(len, lines)) <= max(80, columns)
         assert lines[2].split()[0] == name and ("50.0 (40.0 to 60.0)" in lines[2]) == (columns == 120)
     assert [line for line in lines if line.startswith("X")] == ["X (POPE)", "X (shapes)"]
-    assert "50.0 (40.0 to 60.0)" in FORMATS["markdown"](one_table(WIDE))
+    assert "50.0 (40.0 to 60.0)" in FORMATS["markdown"](Report((WIDE,)))
 
 
 def test_a_table_that_is_too_wide_has_its_names_in_several_lines_or_a_column_for_each_row() -> None:
@@ -81,7 +77,7 @@ def test_a_table_that_is_too_wide_has_its_names_in_several_lines_or_a_column_for
         rows=tuple((name, *9 * [number]) for number, name in enumerate(("MAI", "Full RT"))),
     )
     for table in (long, wide):
-        lines = FORMATS["terminal"](one_table(table)).splitlines()
+        lines = FORMATS["terminal"](Report((table,))).splitlines()
         assert max(map(len, lines)) <= 80
     assert lines[1].split() == ["method", "MAI", "Full", "RT"] and lines[2].split()[-2:] == ["0.0", "1.0"]
 
@@ -102,7 +98,7 @@ def test_markdown_has_all_tables_and_what_is_missing(found: Report) -> None:
     papers = ["tables-5-13", "tables-6-7-14", "table-8", "table-10", "table-15", "table-11"]
     assert [table.key for table in found.tables] == ["methods", "exits", "differences", *papers]
     bars = Table("x", "X", (Column("a", "text", 1, str),), (("a|b",),))
-    assert "a\\|b" in FORMATS["markdown"](one_table(bars))
+    assert "a\\|b" in FORMATS["markdown"](Report((bars,)))
     assert "\n* POPE: the paper has 9000 documents and these runs 200, so " in shown
 
 
@@ -123,7 +119,7 @@ def test_latex_has_a_table_environment_for_each_table_and_escapes_special_charac
     shown = FORMATS["latex"](found)
     assert shown.count(r"\begin{tabular}") == shown.count(r"\end{tabular}") == len(found.tables)
     columns = (Column("a_b", "text", 1, str), Column("n", "count", 1, str), Column("p", "p", 1, str))
-    lines = FORMATS["latex"](one_table(Table("x", "X, %", columns, (("x_1 #{}~^\\", 3, 0.0004),)))).split("\n")
+    lines = FORMATS["latex"](Report((Table("x", "X, %", columns, (("x_1 #{}~^\\", 3, 0.0004),)),))).split("\n")
     assert r"\caption{X, \%}" in lines
     assert r"\toprule" in lines and r"a\_b & n & p \\" in lines
     assert lines[lines.index(r"\midrule") + 1].startswith(r"x\_1 \#\{\}")

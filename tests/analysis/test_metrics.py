@@ -11,7 +11,7 @@ import pytest
 from support.folders import POPE, Answers, World, pope_world
 from support.tables import report, row_of
 
-from lmms_eval_mai.analysis.intervals import Estimate, mcnemar
+from lmms_eval_mai.analysis.intervals import mcnemar
 from lmms_eval_mai.analysis.report import Report
 from lmms_eval_mai.analysis.runs.metrics import Comparison, compare, difference_interval, plain, score
 from lmms_eval_mai.analysis.runs.runs import Runs
@@ -30,11 +30,6 @@ def compared(*given: Any) -> Comparison:
     found = compare(*given)
     assert found is not None
     return found
-
-
-def interval(found: Comparison) -> tuple[float, float]:
-    assert found.difference.low is not None and found.difference.high is not None
-    return found.difference.low, found.difference.high
 
 
 def test_f1_is_lmms_evals_f1_also_if_some_answers_are_neither_yes_nor_no(task_manager: Any) -> None:
@@ -56,7 +51,7 @@ def test_methods_that_never_differ_have_an_interval(benchmark: str, clusters: pd
     table = yes_no(["yes", "no", "yes", "yes"], ["yes", "yes", "yes", "yes"])
     found = compared(table, table, benchmark, clusters)
     assert (found.difference.value, found.p, found.only_first, found.only_second) == (0, 1, 0, 0)
-    low, high = interval(found)
+    low, high = found.difference.ends
     assert low < -30 and high > 30
 
 
@@ -77,7 +72,7 @@ def test_a_difference_that_is_the_same_in_every_resample_has_an_interval() -> No
 def test_differences_of_scores_between_0_and_1_have_a_bootstrap_interval_and_a_p() -> None:
     found = compared(samples([0.5, 0, 1]), samples([0.5, 0.2, 1]), "infovqa_val", None)
     assert (found.only_first, found.only_second, found.p) == (None, None, 1.0)
-    assert interval(found) == pytest.approx((-20, 0))
+    assert found.difference.ends == pytest.approx((-20, 0))
 
 
 def test_p_of_yes_no_questions_is_that_of_f1() -> None:
@@ -86,7 +81,7 @@ def test_p_of_yes_no_questions_is_that_of_f1() -> None:
     first, second = ["yes"] * 100 + ["no"] * 200, ["yes"] * 300
     found = compared(yes_no(second, golds), yes_no(first, golds), "pope", None)
     assert (found.only_first, found.only_second) == (100, 100) and mcnemar(100, 100) == 1
-    assert found.difference.value == pytest.approx(80 - 200 / 3) and interval(found)[0] > 0
+    assert found.difference.value == pytest.approx(80 - 200 / 3) and found.difference.ends[0] > 0
     assert found.p < 0.01
 
 
@@ -127,8 +122,8 @@ def test_copies_of_documents_with_a_common_image_have_the_intervals_and_p_of_the
 
 
 def width(cell: Any) -> float:
-    assert isinstance(cell, Estimate) and cell.low is not None and cell.high is not None
-    return cell.high - cell.low
+    low, high = cell.ends
+    return float(high - low)
 
 
 def test_a_report_says_once_what_was_resampled(reports: list[Report]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from support.folders import Answers, World, edit, shapes_world, write_all
+from support.folders import RUNS, Answers, World, edit, shapes_world, write_all
 from support.tables import report
 
 from lmms_eval_mai.analysis.runs.runs import Runs
@@ -16,15 +16,8 @@ from lmms_eval_mai.analysis.tables.summary import comparisons
 from lmms_eval_mai.analysis.tables.verdict import Priced, unbeaten, verdict
 from lmms_eval_mai.method.methods import METHODS as METHODS_BY_NAME
 
-METHODS = {
-    "MAI": ("mai", "s"),
-    "MAI by confidence": ("mai_confidence", "s"),
-    "own thinking": ("own_thinking", "s"),
-    "Full RT": ("full_rt", "s"),
-    "large R": ("large", "r"),
-    "large S": ("large", "s"),
-    "small S": ("small", "s"),
-}
+METHODS = {name: RUNS[name] for name in ("MAI", "Full RT", "large R", "large S", "small S")}
+METHODS |= {"MAI by confidence": ("mai_confidence", "s"), "own thinking": ("own_thinking", "s")}
 """Name in a report -> method and suffix of the task."""
 
 
@@ -108,7 +101,7 @@ def test_the_price_is_not_the_seconds_of_a_replay_of_two_engines_or_of_other_num
 
     for change in use_vllm, ask_in_turn:
         write(GOOD, tmp_path / change.__name__)
-        edit(tmp_path / change.__name__, change, "20260101_000004")  # large R
+        edit(tmp_path / change.__name__, change, "20260101_000002")  # large R
         assert "tokens of the large model" in said(Runs.read([tmp_path / change.__name__]))
 
 
