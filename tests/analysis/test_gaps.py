@@ -67,21 +67,19 @@ def test_samples_that_are_not_in_utf_8_are_counted_and_the_others_are_used(
     assert report([tmp_path]).tables
 
 
-TEXTS: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "profile": (
-        lambda file: seconds.read(str(file)),
-        '{"device": "", "models": {"m": {"ttft_s": [], "tokens_per_s": 1}}}',
-    ),
-    "thresholds": (lambda file: calibration.read(str(file)), (FOLDER / "demo" / "min_confidence.json").read_text()),
-    "method": (load, "- ask: large.simple\n- stop: {exit: one, answer: large.simple}"),
-    "script": (RecordedScript, '{"task": "t", "doc_id": 0, "prompt": "simple", "text": ""}'),
-}
-"""Files of a user, each with its reader."""
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_file_with_a_byte_order_mark_is_read_and_one_cut_in_a_character_is_named(tmp_path: Path, name: str) -> None:
-    read, text = TEXTS[name]
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (lambda file: seconds.read(str(file)), '{"device": "", "models": {"m": {"ttft_s": [], "tokens_per_s": 1}}}'),
+        (lambda file: calibration.read(str(file)), (FOLDER / "demo" / "min_confidence.json").read_text()),
+        (load, "- ask: large.simple\n- stop: {exit: one, answer: large.simple}"),
+        (RecordedScript, '{"task": "t", "doc_id": 0, "prompt": "simple", "text": ""}'),
+    ],
+    ids=["profile", "thresholds", "method", "script"],
+)
+def test_a_file_of_a_user_with_a_byte_order_mark_is_read_and_one_cut_in_a_character_is_named(
+    tmp_path: Path, read: Callable[[Path], Any], text: str
+) -> None:
     (file := tmp_path / "file.yaml").write_bytes(text.encode("utf-8-sig"))
     assert read(file)
     file.write_bytes((text + "é").encode()[:-1])

@@ -8,18 +8,13 @@ from typing import Any
 import pytest
 from support.folders import LARGE, POPE, SMALL, TOKENS
 from support.own_command import run_command
-from support.tables import row_of
+from support.tables import report, row_of
 
-from lmms_eval_mai.analysis.report import Table
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.tables import build, seconds
+from lmms_eval_mai.analysis.tables import seconds
 from lmms_eval_mai.errors import ArgumentError
 
 PAPER = seconds.papers_profile()
-
-
-def table_11(folder: Path, profile: seconds.Profile = PAPER) -> Table:
-    return build.report(Runs.read([folder]), ("11",), profile).table("table-11")
 
 
 def call_s(model: str, *prompts: str) -> float:
@@ -41,7 +36,7 @@ def test_the_ttft_is_interpolated_between_lengths_and_continued_after_the_longes
 def test_every_call_of_a_run_counts_with_its_own_model_and_tokens(tmp_path: Path) -> None:
     POPE.write(tmp_path, "mai", time="20260101_000000")  # 4 short answers, 3 thinkings, 2 transfers
     POPE.write(tmp_path, "full_rt", time="20260102_000000")
-    found = table_11(tmp_path)
+    found = report([tmp_path], ("11",)).table("table-11")
     mai, full = (row_of(found, "POPE", name) for name in ("MAI", "Full RT"))
     small_s = call_s(SMALL, *4 * ["simple"], *3 * ["think"])
     large_s = call_s(LARGE, *4 * ["simple"], *2 * ["transfer"])

@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support.folders import RUNS, WORLD, line, shapes_world, write_all, write_run
-from support.tables import report, row_of
+from support.tables import report, row_of, rows_of
 
 from lmms_eval_mai.analysis.intervals import Estimate, holm, mcnemar, paired_share_difference, share
-from lmms_eval_mai.analysis.report import Report, Table
+from lmms_eval_mai.analysis.report import Report
 from lmms_eval_mai.contract import SIDES
 
 Made = tuple[dict[str, pd.DataFrame], Report]
@@ -38,15 +38,10 @@ def shared(flags: pd.Series) -> Estimate:
     return share(int(flags.sum()), len(flags)).percent()
 
 
-def rows(table: Table) -> list[dict[str, object]]:
-    names = [column.name for column in table.columns]
-    return [dict(zip(names, row, strict=True)) for row in table.rows]
-
-
 def test_methods_have_the_shares_of_right_answers_and_the_tokens(made: Made) -> None:
     runs, found = made
-    for row in (table := rows(found.table("methods"))):
-        run = runs[str(row["method"])]
+    for row in (table := rows_of(found.table("methods"))):
+        run = runs[row["method"]]
         assert row["score"] == shared(run.right)
         assert [row["small tokens"], row["large tokens"]] == pytest.approx(list(run[[*SIDES]].mean()))
     assert {row["method"] for row in table} == set(runs)
@@ -54,8 +49,8 @@ def test_methods_have_the_shares_of_right_answers_and_the_tokens(made: Made) -> 
 
 def test_each_exit_has_its_share_and_the_scores_of_all_on_its_documents(made: Made) -> None:
     runs, found = made
-    for row in (table := rows(found.table("exits"))):
-        run = runs[str(row["method"])]
+    for row in (table := rows_of(found.table("exits"))):
+        run = runs[row["method"]]
         here = run.exit == row["exit"]
         assert (row["n"], row["share"], row["score"]) == (here.sum(), shared(here), shared(run.right[here]))
         for name in ("large S", "Full RT", "large R"):
@@ -68,8 +63,8 @@ def test_differences_are_paired_and_their_p_are_adjusted_for_all_pairs(made: Mad
     only = {(one, other): int((runs[one].right & ~runs[other].right).sum()) for one in runs for other in runs}
     pairs = [*combinations(runs, 2)]
     p = dict(zip(map(frozenset, pairs), holm([mcnemar(only[a, b], only[b, a]) for a, b in pairs]), strict=True))
-    for row in (table := rows(found.table("differences"))):
-        pair = str(row["method"]), str(row["against"])
+    for row in (table := rows_of(found.table("differences"))):
+        pair = row["method"], row["against"]
         better, worse = only[pair], only[pair[::-1]]
         assert (row["only this"], row["only other"], row["p"]) == (better, worse, pytest.approx(p[frozenset(pair)]))
         assert row["difference"] == paired_share_difference(better, worse, 150).percent()

@@ -13,7 +13,12 @@ def report(folders: Sequence[Path], tables: Collection[str] = ("all",)) -> Repor
     return build.report(Runs.read(folders), tables)
 
 
+def rows_of(table: Table) -> list[dict[str, Any]]:
+    """Return all rows, each by column."""
+    return [{column.name: cell for column, cell in zip(table.columns, row, strict=True)} for row in table.rows]
+
+
 def row_of(table: Table, *names: str) -> dict[str, Any]:
     """Return the row whose first cells are the names, by column."""
-    (row,) = [row for row in table.rows if row[: len(names)] == names]
-    return {column.name: cell for column, cell in zip(table.columns, row, strict=True)}
+    (row,) = [row for row in rows_of(table) if tuple(row.values())[: len(names)] == names]
+    return row
