@@ -79,14 +79,13 @@ def print_run_arguments() -> None:
 
 
 def print_engine_arguments(engine: str) -> None:
-    """Print all arguments of an engine that is part of this package: `openai`, `transformers` or `scripted`."""
+    """Print all arguments of an engine that is part of this package: `openai` or `transformers`."""
     print_table(fields(*ENGINES[engine]))
 
 
 ENGINES = {
     "openai": ("engines/openai/engine.py", "OpenAIOptions"),
     "transformers": ("engines/transformers/options.py", "TransformersOptions"),
-    "scripted": ("engines/scripted.py", "ScriptedOptions"),
 }
 
 
