@@ -1,4 +1,5 @@
-"""The openai engine on servers that fail in many ways: real HTTP servers on loopback, without a model."""
+"""The openai engine on servers that fail in many ways: real HTTP servers on loopback, without a model, and one of vLLM
+that is killed while samples run."""
 
 import asyncio
 import base64
@@ -6,19 +7,32 @@ import io
 import json
 import resource
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import PIL.Image
 import pytest
-from support.endpoints import SAMPLING, call, engine_of, noise_image, prompt, running, until, with_servers
-from support.scripted_server import ScriptedServer
+from support.endpoints import (
+    SAMPLING,
+    ScriptedServer,
+    call,
+    engine_of,
+    noise_image,
+    prompt,
+    running,
+    until,
+    with_servers,
+)
+from support.samples import sample
+from support.servers import Server
 
-from lmms_eval_mai.contract import CallKey, Reply, Sampling, TokenLogprobs
+from lmms_eval_mai.contract import Call, CallKey, Message, Reply, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.openai.chat import to_reply
 from lmms_eval_mai.engines.openai.engine import OpenAIEngine, proxy_of
+from lmms_eval_mai.engines.restart import RestartedEngine
 from lmms_eval_mai.errors import (
     CallTimeout,
     EndpointBusy,
@@ -28,6 +42,12 @@ from lmms_eval_mai.errors import (
     EngineStartError,
     SampleError,
 )
+from lmms_eval_mai.method.calls import Pair
+from lmms_eval_mai.method.methods import SMALL
+from lmms_eval_mai.method.run import run_sample
+from lmms_eval_mai.method.sample import Sample, Settings, Trace
+from lmms_eval_mai.run.scheduler import run_samples
+from lmms_eval_mai.run.store import Store
 
 
 def error_of(code: Any) -> dict[str, Any]:
@@ -383,3 +403,57 @@ def test_a_process_with_too_many_open_files_names_its_limits_and_not_the_server(
 
     with pytest.raises(EngineStartError, match=r"ulimit -n.*small_concurrency.*max_open_samples"):
         asyncio.run(start())
+
+
+# --- a real server of vLLM ---
+
+SAMPLES = 80
+
+
+@pytest.fixture
+def server(tiny_pair: tuple[Path, Path], tmp_path: Path) -> Iterator[Server]:
+    server = Server(tiny_pair[0], tmp_path / "log")
+    server.start()
+    server.wait()
+    yield server
+    server.kill()
+
+
+def question(number: int) -> Sample:
+    opened = sample(doc_id=number)
+    (message,) = opened.question
+    words = f"Is number {number} in the image?\n"
+    return replace(opened, question=(Message("user", (message.content[0], words)),))
+
+
+@pytest.mark.long
+def test_a_server_that_is_killed_and_restarted_loses_no_call_and_repeats_none(server: Server, tmp_path: Path) -> None:
+    async def run(name: str, is_killed: bool) -> tuple[list[str], Counter[int]]:
+        texts, finished = [""] * SAMPLES, Counter[int]()
+
+        def count(key: CallKey, outcome: Any) -> None:
+            finished[key.doc_id] += isinstance(outcome, Call)
+
+        async def report(number: int, trace: Any) -> bool:
+            assert isinstance(trace, Trace), trace
+            texts[number] = trace.answer.text
+            return True
+
+        engine = RestartedEngine(engine_of(server.url, retry_for=600), restarts=None)
+        await engine.start()
+        store = Store(tmp_path / name)
+        store.models = {"small": engine.engine.identity()}
+        pair = Pair({"small": engine}, Settings(SMALL), store=store, on_call=count)
+        answering = run_samples(range(SAMPLES), question, lambda each: run_sample(each, pair), report, max_open=8)
+        running = asyncio.ensure_future(answering)
+        if is_killed:
+            await until(lambda: finished.total() >= 20 or running.done())
+            server.kill()
+            server.start()
+        await running
+        await engine.close()
+        return texts, finished
+
+    expected, _ = asyncio.run(run("undisturbed", False))
+    texts, finished = asyncio.run(run("killed", True))
+    assert texts == expected and len(set(texts)) > 1 and set(finished.values()) == {1} and len(finished) == SAMPLES

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.endpoints import with_servers
-from support.scripted_server import ScriptedServer
+from support.endpoints import ScriptedServer, with_servers
 
 from lmms_eval_mai.contract import CallKey, CallPrompt, EngineConfig, Message, Prompt, Reply, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine

@@ -3,17 +3,17 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from PIL import Image
-from support.endpoints import served
+from support.endpoints import ScriptedServer, served
 from support.pope_scripts import FORCED_EXITS as EXITS
 from support.pope_scripts import records
-from support.scripted_server import ScriptedServer
 from support.serving import written
 
 from lmms_eval_mai import ArgumentError, Cascade, EngineCrashed, EngineStartError, SampleError, UnreadableImage
@@ -25,17 +25,12 @@ IMAGE = Image.new("RGB", (64, 48), "red")
 CLOSED: dict[str, Any] = {"small": "http://127.0.0.1:9/v1", "large": "http://127.0.0.1:9/v1"}
 
 
-@pytest.fixture
-def cascade(tmp_path: Path) -> Callable[..., Cascade]:
+def cascade(folder: Path, faults: Mapping[int, str] = MappingProxyType({}), **arguments: Any) -> Cascade:
     """Return a cascade whose questions leave at the exits in turn. `faults`: of the first calls of a question."""
-
-    def build(faults: Mapping[int, str] | None = None, **arguments: Any) -> Cascade:
-        small, large = records("ask", [("yes", "no")] * 12, seconds=0)
-        for one in (*small, *large):
-            one["fault"] = (faults or {}).get(one["doc_id"]) if one["prompt"] == "simple" else None
-        return Cascade(**written(tmp_path, small, large), **arguments)
-
-    return build
+    small, large = records("ask", [("yes", "no")] * 12, seconds=0)
+    for one in (*small, *large):
+        one["fault"] = faults.get(one["doc_id"]) if one["prompt"] == "simple" else None
+    return Cascade(**written(folder, small, large), **arguments)
 
 
 def exits(traces: list[Any]) -> list[str]:
@@ -44,16 +39,16 @@ def exits(traces: list[Any]) -> list[str]:
 
 
 def test_questions_are_asked_one_by_one_and_many_at_once_awaited_or_blocking_as_in_a_notebook(
-    cascade: Callable[..., Cascade],
+    tmp_path: Path,
 ) -> None:
     async def awaited() -> list[Any]:
-        async with cascade(max_open_samples=3) as mai:
+        async with cascade(tmp_path, max_open_samples=3) as mai:
             first = await mai.ask(IMAGE, QUESTION)
             return [first, *await asyncio.gather(*(mai.ask(IMAGE, QUESTION) for _ in range(11)))]
 
     async def blocking() -> list[Any]:
         """An event loop runs in this thread."""
-        with cascade(gen_kwargs={"seed": 3, "temperature": None}) as mai:
+        with cascade(tmp_path, gen_kwargs={"seed": 3, "temperature": None}) as mai:
             first = mai.ask_blocking(IMAGE, QUESTION)
             assert first.settings.options == {"seed": 3}
             return [first, *(future.result() for future in [mai.submit(IMAGE, QUESTION) for _ in range(11)])]
@@ -62,14 +57,12 @@ def test_questions_are_asked_one_by_one_and_many_at_once_awaited_or_blocking_as_
         assert exits(asyncio.run(ask())) == [*EXITS] * 4
 
 
-def test_prompt_has_the_images_then_the_question_then_its_options_then_the_instruction(
-    cascade: Callable[..., Cascade], tmp_path: Path
-) -> None:
+def test_prompt_has_the_images_then_the_question_then_its_options_then_the_instruction(tmp_path: Path) -> None:
     one, two = Image.new("RGBA", (20, 10)), tmp_path / "two.png"
     Image.new("L", (30, 10)).save(two)
     images: Any = [one, two]
     options = ["red", "blue"]
-    with cascade(method="large", log_prompts=True, max_open_samples=1) as mai:
+    with cascade(tmp_path, method="large", log_prompts=True, max_open_samples=1) as mai:
         futures = [
             mai.submit(images, "Half \ud83d?", options),
             mai.submit(None, "Which?"),
@@ -85,11 +78,11 @@ def test_prompt_has_the_images_then_the_question_then_its_options_then_the_instr
     ]
 
 
-def test_error_of_one_question_fails_only_that_question(cascade: Callable[..., Cascade], tmp_path: Path) -> None:
+def test_error_of_one_question_fails_only_that_question(tmp_path: Path) -> None:
     (broken := tmp_path / "broken.png").write_bytes(b"\x89PNG no image")
 
     async def ask() -> list[Any]:
-        async with cascade({4: "error"}) as mai:
+        async with cascade(tmp_path, {4: "error"}) as mai:
             given: Any = [IMAGE, tmp_path / "missing.png", broken, Image.new("RGB", (0, 9)), IMAGE, IMAGE]
             return await asyncio.gather(*(mai.ask(one, QUESTION) for one in given), return_exceptions=True)
 
@@ -105,15 +98,15 @@ WRONG += [(None, "?", ["a", ""]), (None, "?", ["a", "a "]), ("https://a.b/c.png"
 
 
 @pytest.mark.parametrize("question", WRONG, ids=str)
-def test_wrong_question_is_refused_at_once(cascade: Callable[..., Cascade], question: Any) -> None:
-    with cascade() as mai, pytest.raises(ArgumentError):
+def test_wrong_question_is_refused_at_once(tmp_path: Path, question: Any) -> None:
+    with cascade(tmp_path) as mai, pytest.raises(ArgumentError):
         mai.submit(*question)
 
 
 def test_engines_answer_from_their_start_to_their_end_and_are_not_started_again(
-    cascade: Callable[..., Cascade],
+    tmp_path: Path,
 ) -> None:
-    mai = cascade()
+    mai = cascade(tmp_path)
     with pytest.raises(EngineCrashed, match="are not running"):
         mai.ask_blocking(IMAGE, QUESTION)
     mai.start()
@@ -145,9 +138,9 @@ def test_cancelled_start_of_the_async_form_ends_and_leaves_nothing_running(secon
 
 
 def test_cancelled_question_leaves_its_place_and_waiting_ones_are_cancelled_when_the_engines_stop(
-    cascade: Callable[..., Cascade],
+    tmp_path: Path,
 ) -> None:
-    with cascade({0: "hang", 2: "hang"}, max_open_samples=1) as mai:
+    with cascade(tmp_path, {0: "hang", 2: "hang"}, max_open_samples=1) as mai:
         futures = [mai.submit(None, QUESTION) for _ in range(5)]
         futures[0].cancel()
         assert futures[1].result().text == "yes"

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from support.answers import EXAMPLES
-from support.endpoints import served
-from support.scripted_server import ScriptedServer
+from support.endpoints import ScriptedServer, served
 from support.serving import Running, chat, data_url, image_url, scripted, serving, user, wait_until, written
 
 from lmms_eval_mai.contract import CallKey, EngineConfig, Prompt
