@@ -42,8 +42,8 @@ report runs --tables 9 | --tables 9
 report runs --tables rules | --tables rules; --min_confidence
 report runs --min_confidence 0.9 | --method
 report runs --method mai_confidence --min_confidence 0.9 2 | --min_confidence 2
-report nothing | nothing
-report nowhere | nowhere
+report nothing | nothing; no run
+report nowhere | nowhere does not exist
 
 calibrate runs | full_rt
 calibrate runs --method own_thinking | _r
@@ -79,6 +79,12 @@ serve --model_args pair=demo,store=here | store=here
 serve --model_args engine=scripted,small=empty,large=empty --host 256.256.256.256 | 256.256.256.256
 """
 """Variables and a command | what is named."""
+
+SLOW = """
+compare --pair demo --tasks shapes_r | shapes_s
+compare --pair demo --tasks shapes_s --gen_kwargs max_tokens=3 | max_tokens
+"""
+"""Commands that load tasks of lmms-eval."""
 
 USAGE = """
 ask --question Why? --imag x | --image?
@@ -230,7 +236,12 @@ def rows(text: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("code", "line", "named"), [*((1, *row) for row in rows(COMMANDS)), *((2, *row) for row in rows(USAGE))]
+    ("code", "line", "named"),
+    [
+        *((1, *row) for row in rows(COMMANDS)),
+        *((2, *row) for row in rows(USAGE)),
+        *(pytest.param(1, *row, marks=pytest.mark.slow) for row in rows(SLOW)),
+    ],
 )
 def test_a_command_that_cannot_work_ends_with_one_message(
     code: int, line: str, named: str, capsys: Any, monkeypatch: pytest.MonkeyPatch

@@ -26,11 +26,3 @@ def run_lmms_eval(capsys: Any, *arguments: str) -> tuple[int, str]:
         patch.setattr(sys, "argv", ["lmms-eval", *arguments])
         sys.exit(script.load()())
     return int(ended.value.code or 0), "".join(capsys.readouterr())
-
-
-def refusal(capsys: Any, *arguments: object) -> str:
-    """Return the one message of a command that ends with exit code 1 and prints nothing else."""
-    code, printed, errors = run_command(capsys, *arguments)
-    messages = [line for line in errors.splitlines() if line.startswith("lmms-eval-mai: ")]
-    assert (code, printed, len(messages)) == (1, "", 1) and "Traceback" not in errors, errors
-    return messages[0]

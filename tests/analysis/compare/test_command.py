@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.own_command import refusal, run_command, run_lmms_eval
+from support.own_command import run_command, run_lmms_eval
 from support.own_task import NAME, answers, write_task
 from support.pope_scripts import exit_of
 from support.processes import Command, scripts, strike
@@ -191,16 +191,3 @@ def test_the_files_that_lmms_eval_wrote_are_read_with_exits_images_texts_and_its
     texts = [record for record in records(run.samples_file, run.metrics) if record]
     assert [record.row["exit"] for record in texts] == list(run.samples.exit)
     assert texts[2].question.startswith("Is there a") and texts[2].calls[2]["text"].startswith("I see 2. [[")
-
-
-@pytest.mark.slow  # it loads lmms-eval's tasks
-def test_decoding_arguments_that_no_task_can_have_are_refused(capsys: Any, tmp_path: Path, in_drawn_data: Path) -> None:
-    model_args = ",".join(f"{name}={value}" for name, value in scripts(tmp_path / "scripts", "pope_s", 1).items())
-    given = ("--benchmarks", "pope", "--gen_kwargs", "max_tokens=3", "--model_args", model_args)
-    assert "max_tokens" in refusal(capsys, "compare", "--output_path", tmp_path / "out", *given)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_a_task_whose_prompt_asks_for_a_thinking_is_refused(capsys: Any, tmp_path: Path) -> None:
-    assert "shapes_s" in refusal(capsys, "compare", "--pair", "demo", "--tasks", "shapes_r", "--output_path", tmp_path)
