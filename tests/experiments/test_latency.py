@@ -87,13 +87,10 @@ def exits(made: Plan, row: Row) -> Counter[int]:
     return Counter(sum(map(len, made.calls(row, document))) for document in made.documents)
 
 
-def test_documents_have_the_exits_and_lengths_of_the_paper_or_ones_own(tmp_path: Path) -> None:
+def test_documents_have_the_exits_of_the_paper_or_ones_own(tmp_path: Path) -> None:
     made = plan.plan("chartqa", 1000, given())
     assert exits(made, plan.read_row("mai")) == {2: 720, 3: 78, 4: 202}
     assert exits(made, plan.read_row("own_thinking:E:0.4")) == {1: 600, 2: 400}
-    for row, mean in (("large:R", 294.3), ("small:E", 95.8), ("large:S", 4)):
-        calls = [one[0] for document in made.documents for one in made.calls(plan.read_row(row), document)]
-        assert sum(call.output_tokens for call in calls) / 1000 == pytest.approx(mean, rel=0.01)
     (tmp_path / "twice.yaml").write_text(
         "- ask: large.simple\n- stop: {exit: sure, answer: large.simple, sure: large.simple}\n"
         "- ask: small.think\n- {ask: large.transfer, of: small.think}\n- stop: {exit: done, answer: large.transfer}\n"
