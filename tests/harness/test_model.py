@@ -1,50 +1,22 @@
 """The model inside lmms-eval: whole evaluations in this process, with scripted answers."""
 
-import io
-import json
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import datasets
 import pytest
-from lmms_eval.loggers import EvaluationTracker
 from lmms_eval.tasks import TaskManager
-from PIL import Image
 from support.logs import logged
 from support.pope_scripts import counts, exit_of, pope_scripts, record
 from support.processes import write_pope
-from support.samples import opened
 
 from lmms_eval_mai import ArgumentError, EngineCrashed, MaiCascade, TooManyErrors
 from lmms_eval_mai.contract import SIDES
-from lmms_eval_mai.harness.requests import grouped_by_image
 from lmms_eval_mai.method.methods import MAI, steps_of
 from lmms_eval_mai.plugin import task_dir
 
 Evaluate = Callable[..., dict[str, Any]]
-DOCUMENTS: dict[str, Any] = {"other": {"test": [{}]}}
-
-
-class OneQuestion:
-    """A task of lmms-eval whose document has this chat."""
-
-    def __init__(self, chat: list[dict[str, Any]]) -> None:
-        self.chat = chat
-        self.config = SimpleNamespace(description="")
-        self.eval_docs_no_media: list[Any] = [{}]
-
-    def doc_to_text(self, doc: Any) -> str:
-        return str(self.chat[-1]["content"])
-
-    def doc_to_messages(self, doc: Any) -> list[dict[str, Any]]:
-        return self.chat
-
-    def request(self, context: str = "", **gen_kwargs: Any) -> Any:
-        args = (context, self.doc_to_messages, gen_kwargs, 0, "other", "test", "new")
-        return SimpleNamespace(args=args, metadata={}, request_type="generate_until")
 
 
 def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
@@ -73,18 +45,13 @@ def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
 
     usage = results["usage"]["by_source"]
     assert usage["small"]["n_api_calls"] == 12 + 8 and usage["large"]["n_api_calls"] == 12 + 4
-    assert results["throughput"]["total_gen_tokens"] == 12 * 5 + 8 * 50 + (12 + 4) * 5
-    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("pope_s "))
-    assert row.split()[:6] == ["pope_s", "12", "33.3", "33.3", "33.3", "20"]
-
-
-def test_a_model_alone_runs_every_task_with_its_own_prompt(evaluate: Evaluate, write_script: Any) -> None:
-    prompts = {"pope_s": ["simple"], "pope_r": ["think"], "pope_r_s2": ["think", "stage2"]}
-    results = evaluate([*prompts], **pope_scripts(write_script, *prompts), method="small")
-    for task, expected in prompts.items():
-        assert results["results"][task]["pope_accuracy,none"] == pytest.approx(4 / 12)
-        assert [[call["prompt"] for call in trace["calls"]] for trace in counts(results, task)] == [expected] * 12
-    assert set(results["usage"]["by_source"]) == {"small"}
+    assert results["usage"]["by_task"]["pope_s"]["n_api_calls"] == len(calls)
+    seconds, tokens = (results["throughput"][f"total_{name}"] for name in ("elapsed_time", "gen_tokens"))
+    assert 0 < seconds < 60 and tokens == 12 * 5 + 8 * 50 + (12 + 4) * 5
+    printed = capsys.readouterr().out
+    row = next(line for line in printed.splitlines() if line.startswith("pope_s "))
+    assert row.split()[:7] == ["pope_s", "12", "33.3", "33.3", "33.3", "20", "460"]
+    assert row.split()[-3:-1] == ["16", "80"] and f"Wall time {seconds:.1f} s." in printed
 
 
 # --- --system_instruction ---------------------------------------------------------------------------------
@@ -101,72 +68,6 @@ def test_the_system_instruction_is_the_first_message_of_every_call(
     for system, *others in prompts:
         assert system == {"role": "system", "content": ["Look twice."]}
         assert [message["role"] for message in others] == ["user"] and "Look twice." not in str(others)
-
-
-@pytest.mark.parametrize(
-    ("context", "description", "system"),
-    [
-        ("Look twice.Which?", "", "Look twice."),  # as lmms-eval's models do, it takes the place of the task's own
-        ("Which?", "", "The task's."),
-        ("A description.Which?", "A description.", "The task's."),
-        ("Another text than that of the document", "", "The task's."),
-    ],
-)
-def test_a_system_message_of_the_task_stays_without_a_system_instruction(
-    context: str, description: str, system: str
-) -> None:
-    task = OneQuestion([{"role": "system", "content": "The task's."}, {"role": "user", "content": "Which?"}])
-    task.config.description = description
-    sample = opened(task.request(context), DOCUMENTS)
-    assert [(message.role, *message.content) for message in sample.task_prompt] == [
-        ("system", system),
-        ("user", "Which?"),
-    ]
-
-
-# --- totals ----------------------------------------------------------------------------------------------
-
-
-def test_a_confident_answer_is_scored_in_a_two_stage_task_too(evaluate: Evaluate, write_script: Any) -> None:
-    scripts = pope_scripts(write_script, "pope_r_s2")
-    rows = [json.loads(line) for line in Path(scripts["large"]).read_text().splitlines()]
-    large = write_script("sure", [{**row, "answer_logprob": -0.01} for row in rows])
-    model = MaiCascade(**{**scripts, "large": str(large)}, method="mai_confidence", min_confidence=0.9, store="off")
-    results = evaluate(["pope_r_s2"], model=model)
-    exits = Counter(sample["token_counts"][0]["exit"] for sample in results["samples"]["pope_r_s2"])
-    assert exits == {"confident": 8, "transfer": 4}  # four short answers cannot be read
-    assert [value for name, value in results["results"]["pope_r_s2"].items() if name.startswith("pope_accuracy,")] == [
-        1
-    ]
-
-
-def test_a_run_counts_the_traces_of_all_tasks_and_repeats(
-    evaluate: Evaluate, write_script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scripts = pope_scripts(write_script, "pope_s", "pope_r_s2")
-    rows = [json.loads(line) for line in Path(scripts["small"]).read_text().splitlines()]
-    next(one for one in rows if (one["doc_id"], one["prompt"]) == (3, "simple"))["fault"] = "error"  # of pope_s
-    model = MaiCascade(**{**scripts, "small": str(write_script("failing", rows))}, max_errors=10, store="off")
-    results = evaluate(["pope_s", "pope_r_s2"], {"repeats": 3}, model)
-    tracker = EvaluationTracker(output_path=str(tmp_path))
-    tracker.save_results_aggregated(results, None, "10:00")
-    (folder,) = tmp_path.glob("mai_cascade-*+*large*-mai")
-    assert json.loads((folder / "10-00_results.json").read_text())["model_name"] == folder.name
-
-    printed = {words[0]: words for line in capsys.readouterr().out.splitlines() if (words := line.split())}
-    for task, number in (("pope_s", 33), ("pope_r_s2", 36)):
-        samples = [sample["token_counts"][0] for sample in results["samples"][task]]
-        traces = [trace for first in samples for trace in (first, *first["repeats"])]
-        assert len(traces) == number
-        assert results["usage"]["by_task"][task]["n_api_calls"] == sum(len(trace["calls"]) for trace in traces)
-        of_small, of_large = (
-            [call for trace in traces for call in trace["calls"] if call["side"] == side] for side in SIDES
-        )
-        cells = [*printed[task][-6:-4], *printed[task][-3:-1]]
-        counted = [(len(calls), sum(call["output_tokens"] for call in calls)) for calls in (of_small, of_large)]
-        assert [int(cell.replace(",", "")) for cell in cells] == [*counted[0], *counted[1]]
-    seconds = results["throughput"]["total_elapsed_time"]
-    assert 0 < seconds < 60 and f"Wall time {seconds:.1f} s." in " ".join(printed["Wall"])
 
 
 # --- failed samples ---------------------------------------------------------------------------------------
@@ -244,37 +145,11 @@ def test_repeats_are_answered_one_by_one_and_a_document_fails_if_one_of_its_repe
     results = evaluate(["pope_s"], options, engine="scripted", small=script, large=script, max_errors=1)
     samples = {sample["doc_id"]: sample["resps"] for sample in results["samples"]["pope_s"]}
     assert samples.keys() == {0, 2} and samples[0] == samples[2] == [["[[Yes]]", "[[No]]", "[[Yes]]"]]
+    assert [len(trace["repeats"]) for trace in counts(results, "pope_s")] == [2, 2]
     assert results["usage"]["by_source"]["small"]["n_api_calls"] == 8
 
 
 # --- the order in which questions are asked --------------------------------------------------------------
-
-
-def png(color: str) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (8, 8), color).save(file, "PNG")
-    return file.getvalue()
-
-
-@pytest.fixture
-def questions() -> Any:
-    """Six questions about two images, one without an image, and one with bytes that nobody can decode."""
-    images = [png("red"), png("blue"), png("red"), None, png("blue"), b"broken", png("red")]
-    rows = [{"question": str(n), "image": None if data is None else {"bytes": data}} for n, data in enumerate(images)]
-    features = datasets.Features({"question": datasets.Value("string"), "image": datasets.Image()})
-    return datasets.Dataset.from_list(rows, features=features)
-
-
-def test_documents_with_the_same_image_follow_the_first_of_them(questions: Any) -> None:
-    keys = [("a", "test", number) for number in range(7)] + [("b", "test", 1)]
-    documents = {"a": {"test": questions}, "b": {"test": questions}}
-    assert grouped_by_image(keys, documents) == [0, 2, 6, 1, 4, 7, 3, 5]
-
-
-def test_documents_that_are_streamed_or_have_no_images_keep_their_places(questions: Any) -> None:
-    keys = [("a", "test", number) for number in range(7)]
-    for split in (questions.to_iterable_dataset(), questions.remove_columns("image"), [{"question": "?"}] * 7):
-        assert grouped_by_image(keys, {"a": {"test": split}}) == list(range(7))
 
 
 @pytest.mark.parametrize(("grouped", "order"), [(True, [0, 2, 1, 3]), (False, [0, 1, 2, 3])])
@@ -341,60 +216,40 @@ def test_ignored_decoding_arguments_are_named_in_a_warning_and_the_others_are_in
     assert len([message for message in messages if "pope_s: mai_cascade ignores visual_cot" in message]) == 1
 
 
-def test_lone_surrogates_are_replaced_and_repeats_have_different_seeds(write_script: Any) -> None:
-    task = OneQuestion([{"role": "user", "content": [{"type": "text", "text": "half \ud83d, 漢字 \U0001f600"}]}])
-    samples = [opened(task.request(seed=7), DOCUMENTS, repeat) for repeat in range(3)]
-    assert samples[0].task_prompt[0].content == ("half \ufffd, 漢字 \U0001f600",)
-    assert [sample.sampling["simple"].seed for sample in samples] == [7, 8, 9]
-
-
 # --- engines that stay up ---------------------------------------------------------------------------------
-
-
-def check(results: dict[str, Any]) -> None:
-    """Check that a run has its own scores and figures, and no others."""
-    assert results["results"]["pope_s"]["pope_accuracy,none"] == 1.0
-    assert [trace["exit"] for trace in counts(results, "pope_s")] == [exit_of(number) for number in range(12)]
-    assert results["usage"]["by_source"]["small"]["n_api_calls"] == 12 + 8
 
 
 @pytest.mark.slow
 def test_kept_engines_start_once_until_they_are_closed_or_an_evaluation_stops(
     evaluate: Evaluate, write_script: Any, tmp_path: Path
 ) -> None:
-    scripts = pope_scripts(write_script, "pope_s")
+    """A `with` block that ends with an error keeps the store."""
+    scripts, store = pope_scripts(write_script, "pope_s"), tmp_path / "store"
+    model = MaiCascade(**scripts, store=str(store))
 
-    def starts() -> int:
-        return sum("small is ready" in text for text in messages)
+    def run_again(starts: int) -> None:
+        results = evaluate(["pope_s"], model=model)
+        assert results["results"]["pope_s"]["pope_accuracy,none"] == 1.0
+        assert [trace["exit"] for trace in counts(results, "pope_s")] == [exit_of(number) for number in range(12)]
+        assert results["usage"]["by_source"]["small"]["n_api_calls"] == 12 + 8  # of this run alone
+        assert sum("small is ready" in text for text in messages) == starts
+        assert len(list(store.iterdir())) == 1  # the next evaluation removes it, or `close`
 
     with logged() as messages:
-        with MaiCascade(**scripts, store=str(tmp_path / "store")) as model:
-            for number in (1, 1, 2):
-                if number == 2:
-                    with pytest.raises(ArgumentError, match="temprature"):
-                        evaluate(["pope_s"], {"gen_kwargs": "temprature=1"}, model)
-                check(evaluate(["pope_s"], model=model))
-                assert starts() == number
-                assert len(list((tmp_path / "store").iterdir())) == 1  # the next evaluation removes it, or `close`
+        with model:
+            run_again(starts=1)
+            run_again(starts=1)
+            with pytest.raises(ArgumentError, match="temprature"):
+                evaluate(["pope_s"], {"gen_kwargs": "temprature=1"}, model)
+            run_again(starts=2)
             model.close()
-            assert list((tmp_path / "store").iterdir()) == []
-        with MaiCascade(**scripts, store="off") as model:
-            check(evaluate(["pope_s"], model=model))
-            check(evaluate(["pope_s"], model=model))
-            assert starts() == 3
-        check(evaluate(["pope_s"], model=model))  # outside the block they stop after each evaluation
-        check(evaluate(["pope_s"], model=model))
-        assert starts() == 5
-
-
-def test_a_with_block_that_ends_with_an_error_keeps_the_store(
-    evaluate: Evaluate, write_script: Any, tmp_path: Path
-) -> None:
-    model = MaiCascade(**pope_scripts(write_script, "pope_s"), store=str(tmp_path / "store"))
-    with pytest.raises(ZeroDivisionError), model:
-        evaluate(["pope_s"], model=model)
-        raise ZeroDivisionError
-    assert len(list((tmp_path / "store").iterdir())) == 1
+            assert list(store.iterdir()) == []
+        run_again(starts=3)  # outside the block they stop after each evaluation
+        run_again(starts=4)
+        with pytest.raises(ZeroDivisionError), model:
+            run_again(starts=5)
+            raise ZeroDivisionError
+    assert len(list(store.iterdir())) == 1
 
 
 @pytest.mark.parametrize("kind", ["loglikelihood", "generate_visual_cot"])

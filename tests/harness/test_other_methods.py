@@ -1,4 +1,5 @@
-"""Methods of the user, and models that think by themselves, in runs of lmms-eval on scripted engines."""
+"""Other methods and other tasks in runs of lmms-eval on scripted engines: one model alone, a confident one, models that
+think by themselves, a method of the user, and tasks of lmms-eval itself."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -6,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.pope_scripts import counts, gold_of, record
+from support.logs import logged
+from support.pope_scripts import counts, gold_of, pope_scripts, record
 
 from lmms_eval_mai.method.methods import METHODS
 
@@ -27,8 +29,9 @@ def test_function_of_the_examples_makes_its_own_calls_and_is_scored_and_resumed(
         large.append(record("pope_s", doc_id, "transfer", right))
     scripts = {side: write_script(side, records) for side, records in (("small", small), ("large", large))}
     given = {"engine": "scripted", "method": "both_think", "store": tmp_path / "store", "keep_store": "true"}
-    for _ in range(2):  # the second run has all its calls from the store
+    for is_resumed in (False, True):  # with all its calls from the store
         results = evaluate(["pope_s"], **scripts, **given)
+        assert bool(results.get("throughput")) is not is_resumed  # its time would be that of the second run alone
         assert results["results"]["pope_s"]["pope_accuracy,none"] == 1
         traces = counts(results, "pope_s")
         assert Counter(trace["exit"] for trace in traces) == {"agree_think": 6, "transfer": 6}
@@ -59,10 +62,47 @@ def test_run_scores_what_follows_the_thinking_and_its_trace_has_both(
     told = [line for line in warnings if "the model thought before its short answer" in line]
     assert len(told) == 1 and "pope_s document 3, large simple" in told[0]
     assert "Short answers with a thinking of the model's own: 1 calls of the large model." in capsys.readouterr().out
-    alone = counts(evaluate(["pope_s"], {"limit": 4}, think="native", method="large", **scripts), "pope_s")
-    assert [(one["exit"], one["calls"][0]["prompt"], one["parsed"]) for one in alone] == [
-        ("large", "native", "yes")
-    ] * 4
     silent = write_script("silent", [record("pope_s", number, "native", "[[Yes]]") for number in range(4)])
     evaluate(["pope_s"], {"limit": 4}, think="native", method="large", **{**scripts, "large": silent})
     assert sum("the model did not think" in line for line in warnings) == 1
+
+
+def test_a_model_alone_runs_every_task_with_its_own_prompt(evaluate: Evaluate, write_script: Any) -> None:
+    prompts = {"pope_s": ["simple"], "pope_r": ["think"], "pope_r_s2": ["think", "stage2"]}
+    results = evaluate([*prompts], **pope_scripts(write_script, *prompts), method="small")
+    for task, expected in prompts.items():
+        assert results["results"][task]["pope_accuracy,none"] == pytest.approx(4 / 12)
+        assert [[call["prompt"] for call in trace["calls"]] for trace in counts(results, task)] == [expected] * 12
+    assert set(results["usage"]["by_source"]) == {"small"}
+
+
+def test_a_confident_answer_is_scored_in_a_two_stage_task_too(evaluate: Evaluate, write_script: Any) -> None:
+    scripts = pope_scripts(write_script, "pope_r_s2", answer_logprob=-0.01)
+    results = evaluate(["pope_r_s2"], **scripts, method="mai_confidence", min_confidence=0.9)
+    exits = Counter(trace["exit"] for trace in counts(results, "pope_r_s2"))
+    assert exits == {"confident": 8, "transfer": 4}  # four short answers cannot be read
+    assert results["results"]["pope_r_s2"]["pope_accuracy,none"] == 1
+
+
+@pytest.mark.slow
+def test_a_run_of_lmms_evals_tasks_is_scored_as_one_model_is_and_tells_about_the_prompts_once_per_task(
+    evaluate: Any, write_script: Any
+) -> None:
+    golds = {"pope": [gold.title() for gold in gold_of("POPE", "test")], "chartqa": gold_of("ChartQA", "test")}
+    golds["pope"][3] = f"[[{golds['pope'][3]}]]"  # its scorer reads no answer in brackets
+    records = [record(name, doc_id, "task", text) for name in golds for doc_id, text in enumerate(golds[name])]
+    script = write_script("both", records)
+    given = {"engine": "scripted", "small": script, "large": script, "log_prompts": True}
+    runs = []
+    for method in ("mai", "large"):
+        with logged() as messages:
+            runs.append(evaluate([*golds], **given, method=method))
+        notices = [text for text in messages if "is not a task of lmms-eval-mai" in text]
+        assert [text.split()[1] for text in notices] == ([*golds] if method == "mai" else [])
+    for name in golds:
+        assert {trace["exit"] for trace in counts(runs[0], name)} == {"agree_short"}
+        responses = [{one["doc_id"]: one["resps"] for one in run["samples"][name]} for run in runs]
+        prompts = [[trace["calls"][-1]["messages"] for trace in counts(run, name)] for run in runs]
+        assert responses[0] == responses[1] and prompts[0] == prompts[1] and len(prompts[0]) == 12
+    assert runs[0]["results"]["pope"] == runs[1]["results"]["pope"]
+    assert runs[0]["results"]["pope"]["pope_accuracy,none"] == 11 / 12

@@ -1,28 +1,25 @@
-"""Every path of Section 4, and those of the first check by confidence, with answers forced by scripted engines."""
+"""Every path of Section 4, and those of the first check by confidence, with answers forced by scripted engines.
+`test_refusals.py` has the methods that are refused."""
 
 import asyncio
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
-from support.attention import attentive_pair
 from support.documents import MMMU_OPEN
-from support.samples import OWN_INSTRUCTION, Recorder, path, sample, scripted_pair, started_pair
+from support.samples import OWN_INSTRUCTION, run_method, sample
 
-from lmms_eval_mai.contract import PROMPTS, Call, Image, Prompt, Sampling, Side
-from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
+from lmms_eval_mai.contract import PROMPTS, Image
+from lmms_eval_mai.engines.scripted import Answer
 from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.files import read_steps
-from lmms_eval_mai.method.methods import LARGE, METHODS, Method, Thresholds
-from lmms_eval_mai.method.run import run_sample
-from lmms_eval_mai.method.sample import Sample, Settings, Trace, category_of
+from lmms_eval_mai.method.methods import METHODS, Method, Thresholds, steps_of
+from lmms_eval_mai.method.sample import category_of
 
 YES, NO = "[[Yes]]", "[[No]]"
-
 
 BOTH = """
 - ask: [large.simple, small.simple]
@@ -76,18 +73,6 @@ def method_of(name: str) -> Method:
     return METHODS[name] if name in METHODS else read_steps(name, yaml.safe_load(OWN[name]), name)
 
 
-def run_method(
-    name: str, one: Sample, small: dict[str, Any], large: dict[str, Any], **pair: Any
-) -> tuple[Trace, Any, Any]:
-    """Run one sample. Returns its trace and the scripts of both engines, which have recorded their prompts."""
-    scripts = Recorder(small), Recorder(large)
-
-    async def run_one() -> Trace:
-        return await run_sample(one, await scripted_pair(*scripts, method=method_of(name), **pair))
-
-    return asyncio.run(run_one()), *scripts
-
-
 PATHS = """
 mai S | Yes | yes | agree_short | s.simple l.simple
 mai S | Yes think=No | No | agree_think | s.simple l.simple s.think
@@ -98,6 +83,7 @@ mai E two_stage | Yes stage2=No | Yes | agree_short | s.simple l.simple
 mai E | Yes think=No | No | agree_think | s.simple l.simple s.explain
 mai R two_stage | Yes stage2=? | No | transfer | s.simple l.simple s.think s.stage2 l.transfer
 mai S | Yes | Yes@0.01 | agree_short | s.simple l.simple
+mai - | Yes think=Yes | No | transfer | s.task l.task s.think l.transfer
 full_rt S | think=Yes |  | transfer | s.think l.transfer
 full_rt E | think=Yes |  | transfer | s.explain l.transfer
 small S | Yes |  | small | s.simple
@@ -136,7 +122,8 @@ together S | think=Yes | No | other | l.simple s.explain s.think
 together E | think=Yes | Yes | same | l.simple s.explain
 """
 """Method and the task's variant; answers of the small and of the large model, some with their probability (`think` is
-that of `explain` too); the exit, and the calls: `s.simple` is the short answer of the small model."""
+that of `explain` too); the exit, and the calls: `s.simple` is the short answer of the small model. `-`: another
+lmms-eval task."""
 
 
 NATIVE = """
@@ -152,7 +139,7 @@ large_r - |  | native=red</think>Yes | large_think | l.native
 large R |  | think=Yes | large | l.think
 own_thinking S |  | No@0.5 native=red</think>Yes | large_think | l.simple l.native
 """
-"""Like `PATHS`, with `think=native`, and answers after a thinking. `-`: another lmms-eval task."""
+"""Like `PATHS`, with `think=native`, and answers after a thinking."""
 EXPLAIN = """
 mai S | Yes think=No | No | agree_think | s.simple l.simple s.explain
 mai R | Yes think=No | No | agree_think | s.simple l.simple s.think
@@ -183,7 +170,7 @@ def test_answers_lead_to_an_exit_by_these_calls_with_the_papers_prompts(think: A
     name, variant, *words = given.split()
     one = sample(variant=None if variant == "-" else variant, two_stage="two_stage" in words)
     choices = {"thresholds": Thresholds(0.7), "think": think}
-    trace, *scripts = run_method(name, one, answers_of(small), answers_of(large), **choices)
+    trace, *scripts, _ = run_method(method_of(name), one, answers_of(small), answers_of(large), **choices)
     made = [f"{call.key.side[0]}.{call.key.prompt}" for call in trace.calls]
     assert (trace.exit, made) == (exit, calls.split())
     assert trace.settings.method == method_of(name) and trace.answer in trace.calls
@@ -211,6 +198,11 @@ def test_the_table_has_every_exit_of_each_method() -> None:
     assert {name: set(method_of(name).exits) for name in seen} == seen and {*METHODS, *OWN} == {*seen}
 
 
+def test_a_named_method_survives_its_record() -> None:
+    for name, method in METHODS.items():
+        assert read_steps(name, steps_of(method), "") == method
+
+
 @pytest.mark.parametrize(
     ("output", "choice", "reference"),
     [
@@ -223,7 +215,7 @@ def test_the_table_has_every_exit_of_each_method() -> None:
 )
 def test_transfer_has_the_thinking_without_its_marks(output: str, choice: Any, reference: str) -> None:
     small, large = {"native": output}, {"transfer": NO}
-    trace, _, script = run_method("full_rt", sample(), small, large, think="native", transfer_answer=choice)
+    trace, _, script, _ = run_method("full_rt", sample(), small, large, think="native", transfer_answer=choice)
     assert script.prompt_of("transfer").endswith(prompts.transfer("previous_thinking", reference, "word"))
     assert trace.calls[1].key.of == "small.native"
 
@@ -234,17 +226,11 @@ def test_thinking_that_was_cut_has_no_answer() -> None:
     assert trace.exit == "transfer" and trace.calls[2].parsed is None and trace.calls[2].thinking == "[[No]] or"
 
 
-def test_a_document_with_options_is_asked_for_a_letter_and_its_answers_are_compared_as_letters() -> None:
-    choice = sample("mmmu_val", doc={"question_type": "multiple-choice", "options": "['red', 'blue']"})
-    trace, small, _ = run_method("mai", choice, {"simple": "[[B]]"}, {"simple": "(B)"})
-    assert trace.exit == "agree_short" and small.prompt_of("simple").endswith(prompts.instruction("S", "letter"))
-
-
 def test_a_trace_has_the_parsed_answers_and_the_threshold() -> None:
     answers = {"simple": YES, "think": "[[perhaps]]"}, {"simple": NO, "transfer": NO}
     trace = run_method("mai", sample(), *answers)[0]
     assert [call.parsed for call in trace.calls] == ["yes", "no", None, "no"] and trace.min_confidence is None
-    assert run_method("own_thinking", sample(), {}, {"simple": NO, "think": NO})[0].min_confidence == 0.9
+    assert run_method("own_thinking", sample(), {}, {"simple": NO, "think": NO}).trace.min_confidence == 0.9
 
 
 def test_a_benchmark_may_have_a_threshold_of_its_own() -> None:
@@ -263,7 +249,7 @@ def test_the_small_models_answer_is_transferred_in_prompt_1_and_cut_in_prompt_2_
     answers = {"simple": YES, "think": "A [[?]] fan.\n\n[[Yes]]"}
     doc = {"mmmu_val": MMMU_OPEN, "realworldqa": {"question": "Is it a fan?"}}.get(name)
     one, large_answers = sample(name, doc=doc), {"simple": NO, "transfer": NO}
-    trace, _, large = run_method(mode, one, answers, large_answers, transfer_answer=choice)
+    trace, _, large, _ = run_method(mode, one, answers, large_answers, transfer_answer=choice)
     kept = choice == "keep" or (choice is None and name in ("pope", "chartqa"))
     transferred = answers["think"] if kept else "A [[?]] fan."
     assert large.prompt_of("transfer").endswith(
@@ -282,65 +268,28 @@ def test_a_trace_tells_whether_the_scorer_can_read_the_final_answer(text: str, r
     assert run_method("large", other, {}, {"task": text})[0].readable is bool(text)  # any text
 
 
-def test_another_lmms_eval_task_has_its_own_prompt_for_short_answers_and_the_papers_prompts_for_the_rest() -> None:
-    answers = {"task": "a dog", "think": "It has a tail. [[cat]]"}
-    trace, small, large = run_method("mai", sample("some_task", None), answers, {"task": "cat.", "transfer": "cat"})
-    assert path(trace) == ["small task", "large task", "small think", "large transfer"]
-    question = "Is there a dog in the image?\n"
-    assert small.prompt_of("task") == large.prompt_of("task") == question + OWN_INSTRUCTION
-    assert small.prompt_of("think") == question + prompts.instruction("R", "word")
-    assert large.prompt_of("transfer") == question + prompts.transfer("reference", "It has a tail.", "word")
-
-
 def test_all_calls_share_image_and_question_as_prefix_and_only_short_answers_ask_for_log_probabilities() -> None:
-    _, small, large = run_method("mai", sample(), {"simple": YES, "think": YES}, {"simple": NO, "transfer": NO})
+    _, small, large, _ = run_method("mai", sample(), {"simple": YES, "think": YES}, {"simple": NO, "transfer": NO})
     sent = [*small.prompts, *large.prompts]
     prefixes = [prompt.messages[-1].content[:2] for prompt in sent]
     assert len(prefixes) == 4 and prefixes == [prefixes[0]] * 4 and isinstance(prefixes[0][0], Image)
     assert [prompt.logprobs for prompt in sent] == [prompt.key.prompt == "simple" for prompt in sent]
 
 
-class Meeting(ScriptedEngine):
-    """An engine that answers when its partner was asked too."""
-
-    def __init__(self, side: Side, met: asyncio.Barrier) -> None:
-        super().__init__(side, Recorder({"simple": YES}))
-        self._met = met
-
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Call:
-        await asyncio.wait_for(self._met.wait(), 10)
-        return await super().generate(prompt, sampling)
-
-
 def test_both_models_give_their_short_answers_at_the_same_time() -> None:
-    async def run_it() -> Trace:
-        met = asyncio.Barrier(2)
-        return await run_sample(sample(), await started_pair(Meeting("small", met), Meeting("large", met)))
-
-    assert asyncio.run(run_it()).exit == "agree_short"
+    seen: list[bool] = []
+    answers = {"simple": Answer(YES, seconds=0.01)}
+    run_method("mai", sample(), answers, answers, on_call=lambda key, outcome: seen.append(outcome is None))
+    assert seen == [True, True, False, False]  # both begin before one ends
 
 
 def test_if_one_of_two_calls_fails_the_other_is_cancelled_and_the_error_is_raised() -> None:
-    calls: list[Prompt] = []
     outcomes: list[Any] = []
-
-    def large(prompt: Prompt) -> Answer:
-        calls.append(prompt)
-        return Answer(YES, seconds=30.0 if len(calls) == 1 else 0.0)
-
-    async def run_it() -> None:
-        pair = await scripted_pair(
-            Recorder({}), large, options=ScriptedOptions(slots=1), on_call=lambda key, outcome: outcomes.append(outcome)
-        )
-        with pytest.raises(MissingAnswer):
-            await asyncio.wait_for(run_sample(sample(), pair), 10)
-        # The slot of the cancelled call is free again.
-        await asyncio.wait_for(run_sample(sample(), replace(pair, settings=Settings(LARGE))), 10)
-
-    asyncio.run(run_it())
-    assert len(calls) == 2
-    failed, done = ([one for one in outcomes if isinstance(one, kind)] for kind in (BaseException, Call))
-    assert (outcomes.count(None), len(failed), len(done)) == (3, 2, 1)
+    slow = {"simple": Answer(YES, seconds=600.0)}
+    with pytest.raises(MissingAnswer):
+        run_method("mai", sample(), {}, slow, on_call=lambda key, outcome: outcomes.append(outcome))
+    assert outcomes[:2] == [None, None] and len(outcomes) == 4
+    assert {type(outcome) for outcome in outcomes[2:]} == {MissingAnswer, asyncio.CancelledError}
 
 
 def test_every_call_has_the_number_of_tokens_of_its_extracted_answer_if_its_engine_has_a_tokenizer() -> None:
@@ -349,12 +298,7 @@ def test_every_call_has_the_number_of_tokens_of_its_extracted_answer_if_its_engi
         "think": Answer("Step one. [[0]] Step two. [[A dog, yes]]", output_tokens=20),
     }
     large = {"simple": Answer("Yes", output_tokens=2, answer_tokens=7), "transfer": Answer("[[Yes]]", output_tokens=4)}
-
-    async def run_it() -> Trace:
-        scripts = (lambda prompt: small[prompt.key.prompt]), (lambda prompt: large[prompt.key.prompt])
-        return await run_sample(sample(), await attentive_pair(*scripts, {}, sparse=None))
-
-    trace = asyncio.run(run_it())
+    trace = run_method("mai", sample(), small, large).trace
     # The number of a record is kept, and the answer of the trace is one of its calls.
     assert [(call.answer_tokens, call.output_tokens) for call in trace.calls] == [(2, 5), (7, 2), (3, 20), (1, 4)]
     assert trace.answer is trace.calls[-1]
@@ -362,25 +306,19 @@ def test_every_call_has_the_number_of_tokens_of_its_extracted_answer_if_its_engi
 
 def test_thinking_that_overflows_the_context_is_truncated_or_refused() -> None:
     thinking = "Look again. " * 100 + "So the answer is no."
-    small, large = {"simple": NO, "think": f"{thinking} [[No]]"}, {"simple": YES, "transfer": "Yes"}
-
-    async def run_it(**choices: Any) -> tuple[Trace, Recorder]:
-        scripts = Recorder(small), Recorder(large)
-        return await run_sample(sample(), await attentive_pair(*scripts, {}, sparse=None, **choices)), scripts[1]
-
-    trace, sent = asyncio.run(run_it(log_prompts=True))
+    answers: Any = {"simple": NO, "think": f"{thinking} [[No]]"}, {"simple": YES, "transfer": "Yes"}
+    trace, _, sent, _ = run_method("mai", sample(), *answers, transfer_answer="cut", log_prompts=True)
     assert trace.exit == "transfer" and [call.dropped_tokens for call in trace.calls] == [0, 0, 0, 200]
-    assert "".join((trace.calls[3].messages or ())[0]["content"][1:]) == sent.prompt_of(
-        "transfer"
-    )  # the prompt that was answered
-    assert sent.prompt_of("transfer").endswith(prompts.transfer("previous_thinking", " So the answer is no.", "word"))
+    shown = "".join((trace.calls[3].messages or ())[0]["content"][1:])
+    assert shown == sent.prompt_of("transfer")  # the prompt that was answered
+    assert shown.endswith(prompts.transfer("previous_thinking", " So the answer is no.", "word"))
     with pytest.raises(PromptTooLong):
-        asyncio.run(run_it(on_overflow="error"))
+        run_method("mai", sample(), *answers, on_overflow="error")
 
 
 def test_trace_with_prompts_holds_what_was_sent_in_each_call_and_no_image() -> None:
     answers = ({"simple": NO, "think": NO}, {"simple": YES, "transfer": YES})
-    trace, small, large = run_method("mai", sample(), *answers, log_prompts=True)
+    trace, small, large, _ = run_method("mai", sample(), *answers, log_prompts=True)
     assert len(trace.calls) == 4
     for call in trace.calls:
         ((role, (image, *texts)),) = [message.values() for message in call.messages or ()]

@@ -37,10 +37,13 @@ def records(task: str, answers: Sequence[tuple[str, str]], **more: Any) -> tuple
     return small, large
 
 
-def pope_scripts(write: Callable[[str, Iterable[Record]], Path], *tasks: str, rows: int = 12) -> dict[str, str]:
-    """Write scripts of both models in which the final answer to each document is right."""
+Write = Callable[[str, Iterable[Record]], Path]
+
+
+def pope_scripts(write: Write, *tasks: str, rows: int = 12, **more: Any) -> dict[str, str]:
+    """Write scripts of both models in which the final answer to each document is right. `more`: as for `records`."""
     answers = [(gold.title(), "No" if gold == "yes" else "Yes") for gold in gold_of("POPE", "test")[:rows]]
-    sides = zip(*(records(task, answers) for task in tasks), strict=True)
+    sides = zip(*(records(task, answers, **more) for task in tasks), strict=True)
     paths = (write(side, itertools.chain(*found)) for side, found in zip(("small", "large"), sides, strict=True))
     return {"engine": "scripted", **dict(zip(("small", "large"), map(str, paths), strict=True))}
 

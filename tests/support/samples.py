@@ -1,16 +1,20 @@
-"""Samples and scripted engines for tests of the method."""
+"""Samples, and scripted engines that run a method on them."""
 
+import asyncio
+import re
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from PIL import Image as PilImage
 
-from lmms_eval_mai.contract import PROMPTS, Image, Message, Prompt, Sampling
-from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
-from lmms_eval_mai.errors import MissingAnswer
+from lmms_eval_mai.contract import PROMPTS, SIDES, Image, Message, Prompt, Reply, Sampling, Side, TokenWeights
+from lmms_eval_mai.engines.scripted import Answer, Script, ScriptedEngine
+from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.calls import Pair
-from lmms_eval_mai.method.methods import MAI, Method
+from lmms_eval_mai.method.methods import MAI, METHODS, Method
+from lmms_eval_mai.method.run import run_sample
 from lmms_eval_mai.method.sample import Sample, Settings, Trace
 from lmms_eval_mai.run.config import parse
 
@@ -67,6 +71,45 @@ class Recorder:
         return "".join(block for message in prompt.messages for block in message.content if isinstance(block, str))
 
 
+LAYER = 3
+"""The layer in which some words are heavier than others. In all other layers, all words have the same weight."""
+
+
+class WordEngine(ScriptedEngine):
+    """A scripted engine that gives attention weights and whose tokens are words with the space before them. The call's
+    text has space for 100 of them, and a truncated thinking has its last 5."""
+
+    def __init__(self, side: Side, script: Script, heavy: Mapping[str, float]) -> None:
+        """`heavy`: weight of words in `LAYER`. All other words have 0.1."""
+        super().__init__(side, script)
+        self._heavy = heavy
+        self.reserved: list[int] = []
+        """The space for the answer at each truncation."""
+
+    def count_tokens(self, text: str) -> int | None:
+        return len(words(text))
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        if sum(len(words(part)) for part in prompt.messages[-1].content if isinstance(part, str)) > 100:
+            raise PromptTooLong(f"{prompt.key}: does not fit")
+        reply = await super().generate(prompt, sampling)
+        if prompt.attention is None:
+            return reply
+        text = prompt.attention.text
+        assert text and text in prompt.messages[-1].content  # a part of its own, so that its place is certain
+        tokens = words(text)
+        heavy = self._heavy if prompt.attention.layer == LAYER else {}
+        return replace(reply, attention=TokenWeights(tokens, tuple(heavy.get(token.strip(), 0.1) for token in tokens)))
+
+    async def truncate_thinking(self, prompt: Prompt, thinking: str, sampling: Sampling) -> tuple[str, int]:
+        self.reserved.append(sampling.max_tokens)
+        return "".join(words(thinking)[-5:]), len(words(thinking)) - 5
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"\s*\S+|\s+$", text))
+
+
 async def started_pair(*engines: Any, method: Method = MAI, **choices: Any) -> Pair:
     """Start a small and a large engine and return them as a pair. `choices`: fields of `Pair`."""
     for engine in engines:
@@ -74,10 +117,32 @@ async def started_pair(*engines: Any, method: Method = MAI, **choices: Any) -> P
     return Pair({engine.side: engine for engine in engines}, Settings(method), **choices)
 
 
-async def scripted_pair(small: Any, large: Any, options: ScriptedOptions | None = None, **choices: Any) -> Pair:
-    """Return a pair of started scripted engines, one for each script."""
-    engines = [ScriptedEngine("small", small, options), ScriptedEngine("large", large, options)]
-    return await started_pair(*engines, **choices)
+class Run(NamedTuple):
+    """One sample that was run: its trace, and the scripts and the large engine, which have recorded what they got."""
+
+    trace: Trace
+    small: Recorder
+    large: Recorder
+    engine: WordEngine
+
+
+def run_method(
+    method: Method | str,
+    one: Sample,
+    small: Mapping[str, str | Answer],
+    large: Mapping[str, str | Answer],
+    heavy: Mapping[str, float] | None = None,
+    **choices: Any,
+) -> Run:
+    """Run one sample with these answers. `heavy`: weights of words. `choices`: fields of `Pair`."""
+    scripts = Recorder(small), Recorder(large)
+    engines = [WordEngine(side, script, heavy or {}) for side, script in zip(SIDES, scripts, strict=True)]
+    chosen = METHODS[method] if isinstance(method, str) else method
+
+    async def run() -> Trace:
+        return await run_sample(one, await started_pair(*engines, method=chosen, **choices))
+
+    return Run(asyncio.run(run()), *scripts, engines[1])
 
 
 def opened(request: Any, documents: Mapping[str, Any], repeat: int = 0) -> Sample:

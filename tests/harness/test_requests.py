@@ -1,24 +1,43 @@
-"""Tasks of lmms-eval itself: their own prompts for short answers, and ours for the thinking and the transfer."""
+"""Requests of lmms-eval become samples: their prompts, which other tasks give themselves, and their order."""
 
-import asyncio
+import io
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import pytest
+from PIL import Image
 from support.documents import RULES, texts_agree
-from support.logs import logged
-from support.pope_scripts import Record, counts, gold_of, record
-from support.samples import Recorder, opened, scripted_pair
+from support.samples import opened, run_method
 from support.tasks import BUILT_IN, Loaded, texts
 
-from lmms_eval_mai.contract import Image, Message, Prompt
-from lmms_eval_mai.harness.requests import format_sentence, without_sentence
-from lmms_eval_mai.method.methods import METHODS
-from lmms_eval_mai.method.run import run_sample
+from lmms_eval_mai.contract import Image as PromptImage
+from lmms_eval_mai.contract import Message, Prompt
+from lmms_eval_mai.harness.requests import format_sentence, grouped_by_image, without_sentence
 from lmms_eval_mai.method.sample import Sample
 
 ANSWERS = {"simple": "one", "think": "Look. [[two]]", "transfer": "three", "task": "one"}
 OTHER_ANSWERS = ANSWERS | {"simple": "other", "task": "other"}
+
+
+class OneQuestion:
+    """A task of lmms-eval whose document has this chat."""
+
+    def __init__(self, chat: list[dict[str, Any]], doc: Any = None) -> None:
+        self.chat = chat
+        self.config = SimpleNamespace(description="")
+        self.eval_docs_no_media: list[Any] = [doc or {}]
+
+    def doc_to_text(self, doc: Any) -> str:
+        return str(self.chat[-1]["content"])
+
+    def doc_to_messages(self, doc: Any) -> list[dict[str, Any]]:
+        return self.chat
+
+    def sample(self, context: str = "", repeat: int = 0, **gen_kwargs: Any) -> Sample:
+        args = (context, self.doc_to_messages, gen_kwargs, 0, "other", "test", "new")
+        request = SimpleNamespace(args=args, metadata={}, request_type="generate_until")
+        return opened(request, {"other": {"test": self.eval_docs_no_media}}, repeat)
 
 
 def sample_of(task: Any, doc_id: int) -> Sample:
@@ -28,13 +47,8 @@ def sample_of(task: Any, doc_id: int) -> Sample:
 
 def prompts_of(method: str, one: Sample) -> dict[tuple[str, str], Prompt]:
     """Run one sample. Returns its prompts by side and name."""
-    scripts = Recorder(ANSWERS), Recorder(OTHER_ANSWERS)
-
-    async def run_one() -> None:
-        await run_sample(one, await scripted_pair(*scripts, method=METHODS[method]))
-
-    asyncio.run(run_one())
-    return {(prompt.key.side, prompt.key.prompt): prompt for script in scripts for prompt in script.prompts}
+    _, small, large, _ = run_method(method, one, ANSWERS, OTHER_ANSWERS)
+    return {(prompt.key.side, prompt.key.prompt): prompt for prompt in (*small.prompts, *large.prompts)}
 
 
 def text(messages: tuple[Message, ...]) -> str:
@@ -42,7 +56,7 @@ def text(messages: tuple[Message, ...]) -> str:
 
 
 def images(messages: tuple[Message, ...]) -> list[str]:
-    return [part.uuid for message in messages for part in message.content if isinstance(part, Image)]
+    return [part.uuid for message in messages for part in message.content if isinstance(part, PromptImage)]
 
 
 @pytest.mark.parametrize("benchmark", BUILT_IN)
@@ -115,21 +129,7 @@ def test_the_tasks_own_sentence_at_the_end_is_removed_from_the_question(
 )
 def test_the_prompt_of_another_task_decides_whether_its_answers_are_letters(prompt: str, kind: str) -> None:
     doc = {"options": ["a cat", "a dog"], "A": "a cat", "B": "a dog", "letters": "AB"}
-
-    class Task:
-        config = SimpleNamespace(description="")
-        eval_docs_no_media = (doc,)
-
-        def doc_to_text(self, doc: Any) -> str:
-            return prompt.format(*doc["options"])
-
-        def doc_to_messages(self, doc: Any) -> Any:
-            return [{"role": "user", "content": self.doc_to_text(doc)}]
-
-    request = SimpleNamespace(
-        args=("", Task().doc_to_messages, {}, 0, "own", "test"), metadata={}, request_type="generate_until"
-    )
-    one = opened(request, {"own": {"test": [doc]}})
+    one = OneQuestion([{"role": "user", "content": prompt.format(*doc["options"])}], doc).sample()
     assert one.answer_form == kind and not texts_agree(one.benchmark, one.doc, "A cat", "A dog", RULES)
     assert texts_agree(one.benchmark, one.doc, "(B)", "B", RULES) is (kind == "letter")
     think, transfer = (prompts_of("full_rt", one)[key] for key in (("small", "think"), ("large", "transfer")))
@@ -138,30 +138,46 @@ def test_the_prompt_of_another_task_decides_whether_its_answers_are_letters(prom
     )
 
 
-@pytest.mark.slow
-def test_a_run_of_lmms_evals_tasks_is_scored_as_one_model_is_and_tells_about_the_prompts_once_per_task(
-    evaluate: Any, write_script: Any
+@pytest.mark.parametrize(
+    ("context", "description", "system"),
+    [
+        ("Look twice.Which?", "", "Look twice."),  # as lmms-eval's models do, it takes the place of the task's own
+        ("Which?", "", "The task's."),
+        ("A description.Which?", "A description.", "The task's."),
+        ("Another text than that of the document", "", "The task's."),
+    ],
+)
+def test_a_system_message_of_the_task_stays_without_a_system_instruction(
+    context: str, description: str, system: str
 ) -> None:
-    records: list[Record] = []
-    golds = {"pope": gold_of("POPE", "test"), "mmmu_val": gold_of("MMMU", "validation")}
-    for name, answers in golds.items():
-        for doc_id, gold in enumerate(answers):
-            # The scorer of pope reads no answer in brackets. MMMU's finds the letter in this text.
-            written = gold.title() if name == "pope" else f"The answer is ({gold})" if len(gold) == 1 else gold
-            short = f"[[{written}]]" if doc_id == 3 and name == "pope" else written
-            records.append(record(name, doc_id, "task", short))
-    script = write_script("both", records)
-    given = {"engine": "scripted", "small": script, "large": script, "log_prompts": True}
-    runs = []
-    for method in ("mai", "large"):
-        with logged() as messages:
-            runs.append(evaluate([*golds], **given, method=method))
-        notices = [text for text in messages if "is not a task of lmms-eval-mai" in text]
-        assert [text.split()[1] for text in notices] == ([*golds] if method == "mai" else [])
-    for name in golds:
-        assert {trace["exit"] for trace in counts(runs[0], name)} == {"agree_short"}
-        responses = [{one["doc_id"]: one["resps"] for one in run["samples"][name]} for run in runs]
-        prompts = [[trace["calls"][-1]["messages"] for trace in counts(run, name)] for run in runs]
-        assert responses[0] == responses[1] and prompts[0] == prompts[1] and len(prompts[0]) == 12
-    assert runs[0]["results"]["pope"] == runs[1]["results"]["pope"]
-    assert runs[0]["results"]["pope"]["pope_accuracy,none"] == 11 / 12
+    task = OneQuestion([{"role": "system", "content": "The task's."}, {"role": "user", "content": "Which?"}])
+    task.config.description = description
+    found = [(message.role, *message.content) for message in task.sample(context).task_prompt]
+    assert found == [("system", system), ("user", "Which?")]
+
+
+def test_lone_surrogates_are_replaced_and_repeats_have_different_seeds() -> None:
+    task = OneQuestion([{"role": "user", "content": [{"type": "text", "text": "half \ud83d, 漢字 \U0001f600"}]}])
+    samples = [task.sample(repeat=repeat, seed=7) for repeat in range(3)]
+    assert samples[0].task_prompt[0].content == ("half \ufffd, 漢字 \U0001f600",)
+    assert [sample.sampling["simple"].seed for sample in samples] == [7, 8, 9]
+
+
+# --- the order in which questions are asked --------------------------------------------------------------
+
+
+def test_documents_with_the_same_image_follow_the_first_of_them_unless_their_images_are_unknown() -> None:
+    """Six questions about two images, one without an image, and one with bytes that nobody can decode."""
+    files = {color: io.BytesIO() for color in ("red", "blue")}
+    for color, file in files.items():
+        Image.new("RGB", (8, 8), color).save(file, "PNG")
+    red, blue = (file.getvalue() for file in files.values())
+    images = [red, blue, red, None, blue, b"broken", red]
+    rows = [{"question": str(n), "image": None if data is None else {"bytes": data}} for n, data in enumerate(images)]
+    features = datasets.Features({"question": datasets.Value("string"), "image": datasets.Image()})
+    questions = datasets.Dataset.from_list(rows, features=features)
+    keys = [("a", "test", number) for number in range(7)]
+    both = {"a": {"test": questions}, "b": {"test": questions}}
+    assert grouped_by_image([*keys, ("b", "test", 1)], both) == [0, 2, 6, 1, 4, 7, 3, 5]
+    for split in (questions.to_iterable_dataset(), questions.remove_columns("image"), [{"question": "?"}] * 7):
+        assert grouped_by_image(keys, {"a": {"test": split}}) == list(range(7))
