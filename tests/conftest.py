@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
-from support.tasks import BUILT_IN, FOLDERS, NAMES, TWO_STAGE, Loaded
+from support.tasks import BUILT_IN, FOLDERS, NAMES, Loaded
 
 if TYPE_CHECKING:
     from support.processes import Command
@@ -227,14 +227,13 @@ def evaluate(task_manager: Any, in_drawn_data: Path) -> Callable[..., dict[str, 
 
 @pytest.fixture(scope="session")
 def tasks(task_manager: Any, drawn_data: Path) -> Loaded:
-    """All tasks, for chat and for simple models, each with its requests built."""
+    """All tasks and their built-in ones, each with its requests built."""
     from lmms_eval.tasks import get_task_dict
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(drawn_data)
         chat = get_task_dict(NAMES, task_manager, task_type="chat")
-        simple = get_task_dict(TWO_STAGE, task_manager, task_type="simple")
         built_in = get_task_dict(list(BUILT_IN.values()), task_manager, task_type="chat")
-        for task in (*chat.values(), *simple.values(), *built_in.values()):
+        for task in (*chat.values(), *built_in.values()):
             task.build_all_requests(rank=0, world_size=1)
-    return Loaded(chat, simple, {benchmark: built_in[name] for benchmark, name in BUILT_IN.items()})
+    return Loaded(chat, {benchmark: built_in[name] for benchmark, name in BUILT_IN.items()})

@@ -5,7 +5,6 @@ import io
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from support.tasks import (
     config,
     documents,
     image_bytes,
-    instruction_of,
     split_name,
     texts,
     types,
@@ -150,7 +148,9 @@ def test_mmmu_puts_images_between_the_parts_of_question_and_options(
     assert types(ours) == order.split() == [*types(theirs), "text"]
     assert [block["url"].width for block in ours[0]["content"] if block["type"] == "image"] == sizes
     words = "".join(texts(theirs))
-    assert "".join(texts(ours)) == question_of("mmmu_val", doc, words) + instruction_of("mmmu_val_e", doc)
+    assert (
+        "".join(texts(ours)) == question_of("mmmu_val", doc, words) + INSTRUCTIONS["e", answer_form_of("mmmu_val", doc)]
+    )
 
 
 @pytest.mark.parametrize("question", ["Is {this} it?", "[[answer]]", f"Say: {INSTRUCTIONS['s', 'word']}", "a\n\nb  "])
@@ -181,52 +181,24 @@ def test_a_chat_model_gets_two_rounds_and_the_second_contains_the_first_response
 # --- from responses to scores -----------------------------------------------------------------------------
 
 
-def filtered(task: Any, responses: list[Any]) -> list[Any]:
-    """Apply the task's filters to one response for each of its first documents."""
-    for instance, response in itertools.zip_longest(task.instances, responses, fillvalue=responses[-1]):
+def filtered(task: Any, response: Any) -> Any:
+    """Return what the task's filters leave of a response to its first document. All others have the same response."""
+    for instance in task.instances:
         instance.resps = [response]
     task.apply_filters()
-    return [next(iter(instance.filtered_resps.values())) for instance in task.instances[: len(responses)]]
-
-
-def score(task: Any, answer: Callable[[Doc], str]) -> dict[str, float]:
-    """Return the task's metrics. Every response has `answer(document)` in its last brackets, after wrong ones."""
-    docs = list(task.test_docs())
-    responses = [f"First I thought [[nothing]].\n\nBut it is [[ {answer(doc)}\x0b ]]." for doc in docs]
-    rounds = [["thinking, [[wrong]]", text] for text in responses]
-    answers = filtered(task, rounds if task.config.task in TWO_STAGE else responses)
-    found = [task.process_results(doc, [left]) for doc, left in zip(docs, answers, strict=True)]
-    metrics = {}
-    for metric, aggregate in task.aggregation().items():
-        args = {"args": None} if "args" in inspect.signature(aggregate).parameters else {}
-        metrics[metric] = aggregate([one[metric] for one in found if metric in one], **args)
-    return metrics
-
-
-def gold(doc: Doc) -> str:
-    return doc["answers"][0] if "answers" in doc else doc["answer"]
-
-
-def wrong(doc: Doc) -> str:
-    if gold(doc) in ("yes", "no"):
-        return "no" if gold(doc) == "yes" else "yes"
-    return ("B" if gold(doc) == "A" else "A") if gold(doc) in "ABCD" else "98765"
-
-
-MAIN = dict(zip(BUILT_IN, ["pope_accuracy", "mmmu_acc", "gpt_eval_score", "relaxed_overall", "anls", "exact_match"],
-                strict=True))  # fmt: skip
+    return next(iter(task.instances[0].filtered_resps.values()))
 
 
 @every_task
-def test_the_scorer_gets_the_content_of_the_last_brackets(
-    tasks: Loaded, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # MMBench writes ./submissions
-    benchmark = split_name(name)[0]
-    metric, best = MAIN[benchmark], 100 if benchmark == "mmbench_en_dev" else 1
-    assert score(tasks.chat[name], gold)[metric] == best
-    assert score(tasks.chat[name], wrong)[metric] == 0
-    assert score(tasks.chat[name], lambda doc: "???")[metric] < best
+def test_the_scorer_gets_the_content_of_the_last_brackets_of_the_last_round(tasks: Loaded, name: str) -> None:
+    text = "First I thought [[nothing]].\n\nBut it is [[ two\x0b ]]."
+    assert filtered(tasks.chat[name], ["thinking, [[wrong]]", text] if name in TWO_STAGE else text) == "two"
+
+
+@pytest.mark.parametrize("one_round", ["[[two]]", ["[[two]]"], []])
+def test_a_two_stage_task_refuses_an_answer_of_one_round(tasks: Loaded, one_round: Any) -> None:
+    with pytest.raises(ValueError, match="one round"):
+        filtered(tasks.chat["pope_e_s2"], one_round)
 
 
 @pytest.mark.parametrize("benchmark", BUILT_IN)
@@ -244,18 +216,11 @@ def test_scores_of_every_document_are_those_of_the_installed_built_in_task(tasks
         assert scores[0] == {metric: value for metric, value in scores[1].items() if metric in theirs.aggregation()}
 
 
-def test_a_two_stage_task_scores_the_answer_of_its_second_round(tasks: Loaded) -> None:
-    assert filtered(tasks.chat["pope_e_s2"], [["a [[first]] round", "[[two\x0b]]"]]) == ["two"]
-    for one_round in ("[[two]]", ["[[two]]"], []):
-        with pytest.raises(ValueError, match="one round"):
-            filtered(tasks.chat["pope_e_s2"], [one_round])
-
-
 # --- shapes -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_shapes_has_three_thousand_documents_with_exact_answers_that_its_tool_draws_again(task_manager: Any) -> None:
+def test_shapes_has_three_thousand_documents_that_its_tool_draws_again(task_manager: Any) -> None:
     from lmms_eval.tasks import get_task_dict
 
     from experiments.demo_pair.make_shapes import SEED, make_rows
@@ -264,13 +229,6 @@ def test_shapes_has_three_thousand_documents_with_exact_answers_that_its_tool_dr
     tasks = get_task_dict(names, task_manager, task_type="chat")
     docs = list(tasks["shapes_s"].test_docs())
     assert len(docs) == len({doc["image"].tobytes() for doc in docs}) == 3000
-    assert min(Counter(doc["category"] for doc in docs).values()) >= 150
-    for doc in docs:
-        options = {doc[letter] for letter in "ABCD" if doc[letter]}
-        assert doc["answer"] in "ABCD" and len(options) == 4 if doc["category"] == "choice" else not options
-    for category, most in (("yes_no", 0.6), ("compare", 0.6), ("choice", 0.35), ("path", 0.2), ("count", 0.4)):
-        answers = Counter(doc["answer"] for doc in docs if doc["category"] == category)
-        assert max(answers.values()) <= most * answers.total(), answers  # guessing one scores badly
 
     for row, doc in zip(make_rows(300, SEED), docs, strict=False):  # each document depends on those before it
         assert Image.open(io.BytesIO(row["image"]["bytes"])).tobytes() == doc["image"].tobytes()

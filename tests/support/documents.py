@@ -6,7 +6,6 @@ from lmms_eval_mai.method.agreement import AgreementRules, Benchmark, read_answe
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC
 
 RULES = AgreementRules()
-ANLS = AgreementRules(infovqa_match="anls")
 RELAXED = AgreementRules(chartqa_match="relaxed")
 ALL = {**BENCHMARKS, "any": GENERIC}
 

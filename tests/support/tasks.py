@@ -57,7 +57,6 @@ class Loaded(NamedTuple):
     """Tasks as lmms-eval loads them, with the data of make_sample_data.py."""
 
     chat: dict[str, Any]
-    simple: dict[str, Any]
     built_in: dict[str, Any]
 
 
@@ -72,11 +71,6 @@ def answer_form_of(benchmark: str, doc: Doc) -> str:
     from lmms_eval_mai.method.benchmarks import BENCHMARKS
 
     return BENCHMARKS[benchmark].answer_form(doc)
-
-
-def instruction_of(name: str, doc: Doc) -> str:
-    benchmark, variant = split_name(name)
-    return INSTRUCTIONS[variant[0], answer_form_of(benchmark, doc)]
 
 
 def texts(messages: list[dict[str, Any]]) -> list[str]:
