@@ -3,7 +3,6 @@ alone catches every exception and exits with 0."""
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,10 +13,11 @@ from typing import Any
 
 import pytest
 import yaml
+from lmms_eval.loggers import EvaluationTracker
 from lmms_eval.utils import sanitize_model_name, simple_parse_args_string
 from support.own_command import run_lmms_eval
 from support.pope_scripts import exit_of, pope_scripts
-from support.processes import Command, large_pope, scripts, wait_for_lines
+from support.processes import Command, lines_of, scripts, wait_for_lines
 from support.servers import free_port
 
 from lmms_eval_mai.analysis.runs.folders import read_runs
@@ -27,13 +27,7 @@ from lmms_eval_mai.harness.saved import run_name
 from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run.config import parse
 
-ROWS = 60
 HINT = "To resume, run the same command with the same models again."
-
-
-@pytest.fixture(scope="module")
-def data(drawn_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return large_pope(drawn_data, tmp_path_factory.mktemp("command"), ROWS)
 
 
 def model_args(**given: Any) -> str:
@@ -43,45 +37,52 @@ def model_args(**given: Any) -> str:
 # --- whole commands in processes of their own -------------------------------------------------------------
 
 
-def test_a_command_that_is_stopped_or_cannot_write_its_results_keeps_the_store_and_the_next_one_finishes(
-    command: type[Command], task_manager: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+def test_ctrl_c_ends_the_command_with_its_processes_and_keeps_the_finished_calls(
+    command: type[Command], in_drawn_data: Path, tmp_path: Path
 ) -> None:
-    """The next one has a list of configurations. lmms-eval continues after one that is wrong."""
-    given = {"engine": "scripted", "max_open_samples": 2, "store": tmp_path / "store"}
-    given |= scripts(tmp_path / "scripts", "pope_s", ROWS, seconds=0.05)
-    line = ["--model", "mai_cascade", "--tasks", "pope_s", "--model_args", model_args(**given)]
-    stopped = command(data, tmp_path / "log", *line)
-    assert wait_for_lines(stopped.process, tmp_path / "store", 20)
+    store = tmp_path / "store"
+    given = {**scripts(tmp_path, "pope_s", 12, seconds=0.5), "max_open_samples": 1, "store": store}
+    line = ("--model", "mai_cascade", "--tasks", "pope_s", "--model_args", model_args(**given))
+    stopped = command(in_drawn_data, tmp_path / "log", *line)
+    assert wait_for_lines(stopped.process, store, 8)
     os.kill(stopped.process.pid, signal.SIGINT)
     code, text = stopped.end()
-    assert code == 130 and "Traceback" not in text
-    assert f"mai_cascade: stopped by Ctrl-C. All finished calls are in {tmp_path}/store/" in text and HINT in text
+    assert code == 130 and "Traceback" not in text and HINT in text and len(lines_of(store)) >= 8
+    assert f"mai_cascade: stopped by Ctrl-C. All finished calls are in {store}/" in text
 
-    (tmp_path / "file").touch()
-    monkeypatch.chdir(data)
-    for path in (str(tmp_path / "file" / "out"), "2026"):  # lmms-eval reads 2026 as a number
-        code, text = run_lmms_eval(capsys, *line, "--output_path", path)
-        assert code == 1 and "Traceback" not in text and "starting small" not in text
-        assert f"--output_path {path} cannot be written" in text
-    assert list((tmp_path / "store").iterdir())
 
-    # With this limit, no call of MAI is shared.
-    large = {**given, "store": str(given["store"]), "method": "large", "time_scale": 0, "max_new_tokens": 9}
+def test_a_list_of_configurations_goes_on_after_a_wrong_one_and_each_run_has_its_folder_and_its_table(
+    command: type[Command], write_script: Any, in_drawn_data: Path, tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {**pope_scripts(write_script, "pope_s"), "store": str(tmp_path / "store")}
     runs = [
         {"model": "mai_cascade", "tasks": "pope_s", "output_path": str(tmp_path / "out"), "model_args": one}
-        for one in (model_args(method="both"), model_args(**given), large)
+        for one in (model_args(method="both"), model_args(**given), given | {"method": "large", "small_slots": 3})
     ]
     (tmp_path / "runs.yaml").write_text(yaml.safe_dump(runs))
-    code, text = command(data, tmp_path / "log 2", "--config", str(tmp_path / "runs.yaml")).end()
+    code, text = command(in_drawn_data, tmp_path / "log", "--config", str(tmp_path / "runs.yaml")).end()
     assert code == 0 and "method=both is unknown" in text and text.replace(" ", "").count("|pope_accuracy|") == 2
-    assert re.search(rf"resuming: \d+ of {ROWS} done", text) and list((tmp_path / "store").iterdir()) == []
+    assert list((tmp_path / "store").iterdir()) == []
     files = sorted((tmp_path / "out").rglob("*_results.json"), key=lambda file: file.name)  # by time
-    assert [file.parent.name.rpartition("-")[2] for file in files] == ["mai", "large"]  # each method has its folder
-    resumed, alone = (json.loads(file.read_text()) for file in files)
-    assert "throughput" not in resumed or not resumed["throughput"]  # the time would be that of this start only
-    assert alone["throughput"]["total_elapsed_time"] > 0
+    names = [json.loads(file.read_text())["model_name"] for file in files]
+    assert names == [file.parent.name for file in files]  # each method has its folder
+    assert [name.rpartition("-")[2] for name in names] == ["mai", "large"]
     assert text.rindex("Throughput Summary") < text.index("mai_cascade method=")  # our tables come last
     assert text.count("mai_cascade method=") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["file/out", "2026"])  # lmms-eval reads 2026 as a number
+def test_a_folder_of_results_that_cannot_be_written_is_refused_before_an_engine_starts(
+    write_script: Any, in_drawn_data: Path, tmp_path: Path, capsys: Any, path: str
+) -> None:
+    (tmp_path / "file").touch()
+    path = path.replace("file", str(tmp_path / "file"))
+    given = model_args(**pope_scripts(write_script, "pope_s"), store=tmp_path / "store")
+    line = ("--model", "mai_cascade", "--tasks", "pope_s", "--model_args", given, "--output_path", path)
+    code, text = run_lmms_eval(capsys, *line)
+    assert code == 1 and "Traceback" not in text and "starting small" not in text
+    assert f"--output_path {path} cannot be written" in text
 
 
 @pytest.mark.long
@@ -206,17 +207,22 @@ def test_an_error_in_library_use_is_an_exception_that_ends_with_the_hint() -> No
             raise error
 
 
+def save(tracker: EvaluationTracker, results: dict[str, Any]) -> None:
+    """Save results as lmms-eval's command does."""
+    samples = results.pop("samples")
+    tracker.save_results_aggregated(results, samples, "10:00")
+    for task, lines in samples.items():
+        tracker.save_results_samples(task, lines)
+
+
 @pytest.mark.parametrize("way", ["results", "results in the command", "samples", "samples of two runs"])
 def test_results_that_lmms_eval_did_not_save_whole_are_an_error_and_keep_the_store(
     evaluate: Any, write_script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, way: str
 ) -> None:
-    from lmms_eval.loggers import EvaluationTracker
-
     scripts, store = pope_scripts(write_script, "pope_s"), tmp_path / "store"
     monkeypatch.setattr(sys, "argv", ["lmms-eval" if "command" in way else "pytest"])
     tracker = EvaluationTracker(output_path=str(tmp_path))
     results = evaluate(["pope_s"], {"evaluation_tracker": tracker}, **scripts, store=store, model_name="a/b")
-    samples = results.pop("samples")
     place = tmp_path / "a__b" / f"10-00_{'samples_pope_s.jsonl' if 'samples' in way else 'results.json'}"
     if "two" in way:
         place.parent.mkdir()
@@ -224,8 +230,7 @@ def test_results_that_lmms_eval_did_not_save_whole_are_an_error_and_keep_the_sto
     else:
         place.mkdir(parents=True)  # lmms-eval cannot write it, and logs a warning
     with pytest.raises((MaiError, SystemExit)) as raised:
-        tracker.save_results_aggregated(results, samples, "10:00")
-        tracker.save_results_samples("pope_s", samples["pope_s"])
+        save(tracker, results)
     text = capsys.readouterr().err if "command" in way else str(raised.value)
     assert f"cannot write its results to {place} " in text and HINT in text
     assert ("another --output_path" in text) is ("command" in way)
@@ -242,12 +247,10 @@ metadata: {{version: 0}}
 """
 
 
-@pytest.mark.parametrize("tasks", [["game"], ["pope_s", "game"]])
 def test_the_result_of_a_task_that_asks_another_model_is_refused_and_the_store_is_kept(
-    evaluate: Any, write_script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, tasks: list[str]
+    evaluate: Any, write_script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     from lmms_eval import evaluator
-    from lmms_eval.loggers import EvaluationTracker
     from lmms_eval.tasks import TaskManager
 
     (tmp_path / "game.yaml").write_text(GAME.format(pope_s=task_dir() / "pope" / "pope_s.yaml"))
@@ -257,29 +260,24 @@ def test_the_result_of_a_task_that_asks_another_model_is_refused_and_the_store_i
     monkeypatch.setattr(sys, "argv", ["lmms-eval"])
     tracker = EvaluationTracker(output_path=str(tmp_path / "out"))
     options = {"evaluation_tracker": tracker, "task_manager": manager}
-    results = evaluate(tasks, options, **pope_scripts(write_script, "pope_s"), store=tmp_path / "store")
+    results = evaluate(["pope_s", "game"], options, **pope_scripts(write_script, "pope_s"), store=tmp_path / "store")
     with pytest.raises(SystemExit) as raised:
-        tracker.save_results_aggregated(results, results.pop("samples"), "10:00")
+        save(tracker, results)
     assert raised.value.code == 1 and "task game" in capsys.readouterr().err
     assert not [*(tmp_path / "out").rglob("*.json")]
     monkeypatch.setattr(sys, "argv", ["pytest"])
     evaluate(["pope_s"], **pope_scripts(write_script, "pope_s"), store="off")  # another evaluation, which ends this one
-    assert len([*(tmp_path / "store").glob("*")]) == tasks.count("pope_s")
+    assert len(list((tmp_path / "store").iterdir())) == 1
 
 
 def test_a_run_whose_files_would_have_the_names_of_another_runs_files_gets_a_folder_of_its_own(
     evaluate: Any, write_script: Any, tmp_path: Path
 ) -> None:
-    from lmms_eval.loggers import EvaluationTracker
-
     scripts = pope_scripts(write_script, "pope_s")
     for limit in (3, 4):
         tracker = EvaluationTracker(output_path=str(tmp_path))
         options = {"evaluation_tracker": tracker, "limit": limit}
-        results = evaluate(["pope_s"], options, **scripts, store="off", model_name="same")
-        samples = results.pop("samples")
-        tracker.save_results_aggregated(results, samples, "10:00")
-        tracker.save_results_samples("pope_s", samples["pope_s"])
+        save(tracker, evaluate(["pope_s"], options, **scripts, store="off", model_name="same"))
     runs = read_runs([tmp_path]).runs
     assert sorted(run.documents for run in runs) == [3, 4] and len({run.file.parent for run in runs}) == 2
 
@@ -308,13 +306,12 @@ def test_a_signal_handler_of_the_user_stays() -> None:
         ("small=http://me:secret@node:1/v1,method=small", "mai_cascade-node:1-small"),
         ("large=http://node:1/v1,large_model=a/b,method=large", "mai_cascade-a-b-large"),
         ("engine=transformers,transfer=sparse,method=full_rt,model_name=mine", "mine"),
+        (
+            f"pair=demo,small=/s/{250 * 'a'},method=small",
+            f"mai_cascade-s-{250 * 'a'}"[:200],
+        ),  # short enough for a folder
     ],
 )
 def test_a_run_is_named_by_its_models_and_by_what_it_does_with_them(arguments: str, name: str) -> None:
     found = run_name(parse(simple_parse_args_string(arguments)))
     assert found == name and "/" not in sanitize_model_name(found)
-
-
-def test_a_name_is_short_enough_for_a_folder() -> None:
-    config = parse({"engine": "transformers", "small": "/s/" + 250 * "a", "large": "/l/" + 250 * "b"})
-    assert len(run_name(config)) <= 200

@@ -77,13 +77,6 @@ def end(process: Process) -> None:
 # --- scripts and documents --------------------------------------------------------------------------------
 
 
-def large_pope(drawn_data: Path, folder: Path, rows: int) -> Path:
-    """A data folder whose POPE has `rows` documents, over and over those of the drawn one."""
-    drawn = parquet.read_table(drawn_data / POPE / "data" / "test.parquet")
-    documents = [{**row, "question_id": str(i)} for i, row in enumerate(drawn.to_pylist() * (rows // len(drawn) + 1))]
-    return write_pope(drawn_data, folder, f"{folder.name}-{rows}", documents[:rows])
-
-
 def write_pope(drawn_data: Path, folder: Path, name: str, documents: list[dict[str, Any]]) -> Path:
     """A data folder with these documents of POPE. `name`: of the file, because datasets keys its cache on names."""
     (folder / POPE / "data").mkdir(parents=True)
