@@ -9,6 +9,10 @@ its picture anew if the engine took fewer tokens from its cache than the picture
 
 `FOLDER` has data sets in the layout of lmms-eval's own (`lmms-lab-encoder/<Name>`). The pictures are enlarged to 448 x
 448 pixels. The model is a tiny random one, so its answers mean nothing, and the wall time has little of a vision tower.
+
+2026-11-24, official questions, made-up pictures, 2 cores of an AMD EPYC: `pope_s` read 500 pictures anew in place of
+1,500, and computed 461,248 prompt tokens in place of 777,184; `mmbench_en_dev_s` 1,176 in place of 4,377, and 994,148
+in place of 1,816,004. Answers were equal.
 """
 
 import argparse

@@ -9,6 +9,10 @@ rounding decides a token. Some requests are bad or hostile and must get their er
 a second, and 1 in 10 of the others is streamed. A reply is wrong if its text, its exit or its number of output tokens
 is not that of the run, or if another reply has the same id. At the end, the server gets SIGTERM under load, and a
 second server SIGKILL.
+
+Commit ecbb125, clients and server on the same 2 cores of an AMD EPYC: 256 clients for 10 minutes, 1% bad requests, 1%
+disconnects, 135 answers a second. Latencies (p50 and p99): `agree_short` 1.45 and 2.25 s, `agree_think` 2.67 and 4.34
+s, `transfer` 3.80 and 5.78 s. None of 81,376 answers differed. Memory: 921 MiB after a minute, 927 at the end.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Select() of Eq. 12: the tokens of the thinking that are transferred with `transfer=sparse` (Sections 4.2 and 5.3).
 
-Pure functions of tokens and their attention weights. docs/paper-notes.md lists what the paper leaves open.
+Pure functions of tokens and their attention weights. experiments/attention/README.md lists what the paper leaves open.
 """
 
 import bisect
