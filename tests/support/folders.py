@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from support.documents import DOCS
-from support.samples import sample, scripted_pair
+from support.samples import sample, started_pair
 
 from lmms_eval_mai.contract import SIDES, Image, Message, Prompt
-from lmms_eval_mai.engines.scripted import Answer, ScriptedOptions
+from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, AgreementRules
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import METHODS, Method, Thresholds
@@ -100,9 +100,12 @@ class World:
         variant, two_stage = VARIANTS.get(suffix, (None, False))
         models = {side: getattr(self, side) for side in method.sides}
         rules = {name: self.options[name] for name in AGREEMENT_OPTIONS if name in self.options}
-        pair = await scripted_pair(
-            *[lambda prompt: self.documents[prompt.key.doc_id].to(prompt)] * 2,
-            ScriptedOptions(time_scale=0),
+        options = ScriptedOptions(time_scale=0)
+        pair = await started_pair(
+            *(
+                ScriptedEngine(side, lambda prompt: self.documents[prompt.key.doc_id].to(prompt), options)
+                for side in models
+            ),
             think=self.options.get("think", "R"),
             rules=AgreementRules(**rules),
             thresholds=Thresholds(self.min_confidence),
