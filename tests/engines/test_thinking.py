@@ -12,7 +12,7 @@ from support.endpoints import ScriptedServer, with_servers
 
 from lmms_eval_mai.contract import CallKey, CallPrompt, EngineConfig, Message, Prompt, Reply, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
-from lmms_eval_mai.engines.thinking import ThinkingSwitch, template_of, thought_first, with_thinking, without_budget
+from lmms_eval_mai.engines.thinking import ThinkingSwitch, template_of, thought_first, with_thinking
 from lmms_eval_mai.errors import ArgumentError, SampleError
 
 HYBRID = "{% if add_generation_prompt %}<a>{% if enable_thinking is false %}<think></think>{% endif %}{% endif %}"
@@ -130,11 +130,6 @@ def test_damaged_file_of_a_template_is_named(tmp_path: Path) -> None:
     (file := tmp_path / "tokenizer_config.json").write_bytes('{"é'.encode()[:-1])
     with pytest.raises(ArgumentError, match=str(file)):
         template_of(str(tmp_path))
-
-
-def test_budget_limits_the_output_where_a_thinking_cannot_be_ended() -> None:
-    assert without_budget(Sampling(100, thinking_token_budget=9)) == Sampling(9)
-    assert without_budget(Sampling(100)) == Sampling(100)
 
 
 # --- endpoints ---

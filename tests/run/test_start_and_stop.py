@@ -1,7 +1,6 @@
 """Start and stop of engines: at the same time, one after the other, while the other happens, and by Ctrl-C."""
 
 import asyncio
-import dataclasses
 import random
 import signal
 import threading
@@ -14,7 +13,7 @@ import pytest
 from support.evaluations import World
 from support.samples import sample
 
-from lmms_eval_mai.contract import SIDES, Prompt
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
 from lmms_eval_mai.errors import ArgumentError, EngineCrashed, EngineNotRunning, EngineStartError, SampleError
 from lmms_eval_mai.run.engines import Engines
@@ -189,21 +188,14 @@ def test_an_unexpected_error_fails_its_sample_and_says_how_to_report_it(world: W
     evaluation.stop()
 
 
-def test_a_method_that_needs_a_probability_is_refused_if_the_engine_reports_none(tmp_path: Path) -> None:
+def test_a_method_that_needs_a_probability_is_refused_if_the_engine_reports_none_for_an_answer_that_is_not_empty(
+    tmp_path: Path,
+) -> None:
     world = World(tmp_path, store="off", method="mai_confidence", min_confidence=0.2)
     assert [trace.exit for trace in world.run(range(3))] == ["confident"] * 3
     world.logprob = None
     with pytest.raises(ArgumentError, match="large_engine=scripted did not report it"):
         world.run(range(3))
-
-
-def test_an_empty_short_answer_does_not_tell_that_the_engine_reports_no_probability(tmp_path: Path) -> None:
     world = World(tmp_path, store="off", method="own_thinking", min_confidence=0.2)
-    answer_of = world.answer_of
-
-    def unsure(prompt: Prompt) -> Answer:
-        is_short = prompt.key.prompt == "simple"
-        return dataclasses.replace(answer_of(prompt), text="" if is_short else "[[yes]]", answer_logprob=None)
-
-    world.answer_of = unsure  # type: ignore[method-assign]
+    world.logprob, world.short = None, ""
     assert [trace.exit for trace in world.run(range(3))] == ["large_think"] * 3

@@ -41,12 +41,16 @@ class World:
         self.made: list[CallKey] = []
         self.identities: dict[Side, str] = {side: f"the {side} model of the tests" for side in SIDES}
         self.logprob: float | None = -1.0
+        self.short: str | None = None
+        """All short answers, if they do not depend on the document."""
 
     def answer_of(self, prompt: Prompt) -> Answer:
         key, name = prompt.key, "think" if prompt.key.prompt == "explain" else prompt.key.prompt
         self.made.append(key)
         agrees_at = ("simple", "think", "never")[key.doc_id % 3]
         agrees = key.side == "large" or name in (agrees_at, "task") or agrees_at == "simple"
+        if self.short is not None and name == "simple":
+            return Answer(self.short, answer_logprob=self.logprob)
         text = ("I look.\n" if name == "think" else "") + ("[[yes]]" if agrees else "[[no]]")
         return Answer(
             text,

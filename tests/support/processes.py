@@ -154,7 +154,6 @@ class Command:
     """A console command of lmms-eval or of this package. `settings`: as for `start_process`."""
 
     def __init__(self, folder: Path, log: Path, *arguments: str, name: str = "lmms-eval", **settings: Any) -> None:
-        self._log = log
         self.process = start_process(folder, log, _command, name, arguments, **settings)
 
     def end(self) -> tuple[int | None, str]:
@@ -162,7 +161,7 @@ class Command:
         end(self.process)
         left = [process for process in psutil.process_iter() if _session(process) == self.process.pid]
         assert psutil.wait_procs(left, timeout=10)[1] == []  # multiprocessing's tracker ends a moment later
-        return self.process.exitcode, self._log.read_text(errors="replace")
+        return self.process.exitcode, self.process.log.read_text(errors="replace")
 
 
 def _session(process: psutil.Process) -> int | None:
