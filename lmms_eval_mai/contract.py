@@ -1,7 +1,7 @@
 """The engine contract: requests to an engine, its results, and its configuration."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -59,6 +59,8 @@ class EngineConfig:
     """Whether the run asks this engine for attention weights (`Prompt.attention`)."""
     native: bool = False
     """Whether the run lets this model think by itself (`Prompt.native`)."""
+    stop_repeats: bool = False
+    """Whether the run ends a thinking of this model that repeats itself (`Sampling.repetition_detection`)."""
 
     @property
     def is_endpoint(self) -> bool:
@@ -164,6 +166,27 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
+class Repetition:
+    """When an output ends because it repeats itself: its last tokens are one pattern, `min_count` times. The names and
+    the rule are vLLM's. A pattern of 3 tokens is one of 33 too, so each loop of up to 96 tokens ends.
+
+    At 8 tokens, a list of 20 zeros, a matrix of 8 x 8 zeros or 8 equal rows of a table would end a thinking. At 32,
+    none of 48 such texts does (docs/measurements.md)."""
+
+    min_pattern_size: int = 32
+    max_pattern_size: int = 96
+    min_count: int = 6
+
+    def ends(self, tokens: Sequence[int]) -> bool:
+        """Return whether an output ends here. `tokens`: those of the output."""
+        times, largest = self.min_count, min(self.max_pattern_size, len(tokens) // self.min_count)
+        return any(
+            tokens[-1] == tokens[-1 - size] and tokens[-times * size : -size] == tokens[-(times - 1) * size :]
+            for size in range(self.min_pattern_size, largest + 1)
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """Decoding arguments. The default is greedy decoding, as in the paper's tasks."""
 
@@ -185,6 +208,8 @@ class Sampling:
     """Texts that end an answer. They are not part of it."""
     thinking_token_budget: int | None = field(default=None, repr=False)
     """The most tokens of the model's own thinking. Then the model must answer. None: no limit of its own."""
+    repetition_detection: Repetition | None = field(default=None, repr=False)
+    """When an output that repeats itself ends. None: at its limit."""
 
 
 Seconds = Annotated[float, PlainSerializer(lambda seconds: round(seconds, 6))]
@@ -197,8 +222,8 @@ class Reply:
     text: str
     """The output. If it begins with the model's own thinking, only what follows that."""
     finish_reason: str
-    """`stop`; `length` if the token limit or the context cut the answer off; `repetition` if vLLM found a repeating
-    pattern."""
+    """`stop`; `length` if the token limit or the context cut the answer off; `repetition` if the output
+    repeated itself (`Sampling.repetition_detection`)."""
     prompt_tokens: int
     """Image tokens included."""
     cached_tokens: int

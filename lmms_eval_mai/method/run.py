@@ -14,6 +14,7 @@ from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.agreement import extract_answer, without_answer
 from lmms_eval_mai.method.calls import Pair, gather_or_cancel
 from lmms_eval_mai.method.methods import Ask, Stop
+from lmms_eval_mai.method.repeats import without_repeats
 from lmms_eval_mai.method.sample import Sample, Trace, category_of
 from lmms_eval_mai.method.sparse import Selection, Sparse, select
 from lmms_eval_mai.method.walk import AskCalls, CallName, Verifier, calls_of, walk
@@ -122,7 +123,8 @@ async def ask(opened: OpenSample, step: Ask) -> Asked:
         thinking = await opened.call(names.thinking, text)
     answer = thinking
     if names.answer != names.thinking:  # Eq. 8
-        answer = await opened.call(names.answer, prompts.stage2(thinking.text, form), thinking=thinking.text)
+        text = without_repeats(thinking).text
+        answer = await opened.call(names.answer, prompts.stage2(text, form), thinking=text)
     opened.answers[step.name] = answer
     return Asked(thinking, answer)
 
@@ -141,6 +143,7 @@ async def _transfer(opened: OpenSample, names: AskCalls, source: Call) -> Call:
 def transferred_thinking(call: Call, opened: OpenSample) -> str:
     """Return what the transfer prompt has of a thinking: the whole response, or the response without its
     `[[answer]]`. Of a model's own thinking: the thinking with the answer after it, or without."""
+    call = without_repeats(call)
     choice = opened.pair.transfer_answer or prompts.TRANSFER_ANSWER[opened.sample.benchmark.transfer_prompt]
     if call.thinking is not None:
         answer = call.text.strip() if choice == "keep" else ""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool
 
 from lmms_eval_mai import __version__
-from lmms_eval_mai.contract import SIDES, EngineConfig, Side
+from lmms_eval_mai.contract import PROMPTS, SIDES, EngineConfig, Side
 from lmms_eval_mai.engines.arguments import (
     NO_EFFECT,
     Arguments,
@@ -82,6 +82,10 @@ class Config(Arguments):
     max_thinking_tokens: Count | None = None
     """The most tokens of a model's own thinking; then it must answer. It needs vLLM with the argument
     `reasoning_parser`, or a server that has one. Other engines end the output at this limit, without an answer."""
+    stop_repeats: StrictBool = False
+    """Whether a thinking that repeats itself ends: when its last tokens are one pattern of 32 to 96 tokens, 6 times. A
+    shorter pattern counts several times. Only its first pattern is transferred. Its `finish_reason` is `repetition`. It
+    needs vLLM, transformers, or a server of vLLM; the scripted engine replays its records. Not in the paper."""
     min_confidence: Share | str | None = None
     """The threshold of a method that asks how sure a model is, such as `mai_confidence`: a probability above 0 and at
     most 1, or a file of `lmms-eval-mai calibrate`, which chooses it by documents of your own. Default: 0.9, which is
@@ -145,6 +149,7 @@ class Config(Arguments):
             dataclasses.replace(
                 getattr(self, side),
                 native=side in self.native,
+                stop_repeats=self.stop_repeats and side in self.may_think,
                 attention=side == "large" and self.transfer == "sparse",
             )
             for side in self.method.sides
@@ -155,6 +160,11 @@ class Config(Arguments):
         """The models that think by themselves, unless the task has a thinking prompt of its own."""
         by_argument = ("think", "task") if self.think == "native" else ()
         return frozenset(ask.side for ask in self.method.asks if ask.prompt in ("native", *by_argument))
+
+    @property
+    def may_think(self) -> frozenset[Side]:
+        """The models that think, or that get the prompt of a task, which may ask for it."""
+        return frozenset(ask.side for ask in self.method.asks if ask.prompt == "task" or PROMPTS[ask.prompt].thinks)
 
     @property
     def calibrated(self) -> Calibrated | None:
@@ -202,6 +212,7 @@ USABLE_IF: tuple[tuple[Collection[str], Callable[[Config], bool], str | None], .
     ),
     (("anls_threshold",), lambda config: config.infovqa_match == "anls", "infovqa_match=anls"),
     (("native_gen_kwargs", "max_thinking_tokens"), lambda config: bool(config.native), "think=native"),
+    (("stop_repeats",), lambda config: bool(config.may_think), None),
     (AGREEMENT_OPTIONS, lambda config: any(stop.agree for stop in config.method.stops), None),
     (("transfer_answer",), lambda config: any(ask.of for ask in config.method.asks), None),
     (("think",), lambda config: bool(config.native) or "think" in {ask.prompt for ask in config.method.asks}, None),

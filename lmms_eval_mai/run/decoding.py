@@ -5,11 +5,12 @@ harmless is refused, so that no argument is ignored by accident.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from lmms_eval_mai.contract import PROMPTS, CallPrompt, Sampling
+from lmms_eval_mai.contract import PROMPTS, CallPrompt, Repetition, Sampling
 from lmms_eval_mai.engines.arguments import Arguments, did_you_mean, parse_literal, read
 from lmms_eval_mai.engines.build import check_sampling
 from lmms_eval_mai.errors import ArgumentError
@@ -135,8 +136,10 @@ def sampling(
         for one in (short, native):  # `long` differs in its limit only
             if one != Sampling(one.max_tokens):
                 check_sampling(engine.engine, one)
+    repetition = Repetition() if config.stop_repeats else None
+    thinking, native = (replace(one, repetition_detection=repetition) for one in (long, native))
     return {
-        prompt: native if prompt == "native" else short if row.is_short else long
+        prompt: native if prompt == "native" else short if row.is_short else thinking if row.thinks else long
         for prompt, row in PROMPTS.items()
         if prompt != "score"
     }

@@ -161,6 +161,7 @@ class Evaluation:
         """Return a name for the run that the same command has again: a digest of all that can change an answer or the
         calls that are made, besides the models."""
         unused = {*self.config.without_effect(), *SIDES}
+        unused |= set() if self.config.stop_repeats else {"stop_repeats"}  # older runs keep their name
         config = {name: str(value) for name, value in self.config if name not in unused}
         versions = [__version__, importlib.metadata.version("lmms-eval"), prompts.digest(), RULES]
         return digest_of(config, dict(decoding), versions)[:16]

@@ -180,9 +180,11 @@ class Store:
             [message.role, *(["image", part.uuid] if isinstance(part, Image) else part for part in message.content)]
             for message in prompt.messages
         ]
-        native = [prompt.native, sampling.thinking_token_budget] if prompt.native else []
+        # What most calls do not have is left out of their digest, so that they are found in older files.
+        more: list[Any] = [prompt.native, sampling.thinking_token_budget] if prompt.native else []
+        more += [repr(sampling.repetition_detection)] if sampling.repetition_detection else []
         return digest_of(
-            self.models[prompt.key.side], messages, repr(sampling), repr(prompt.attention), prompt.logprobs, *native
+            self.models[prompt.key.side], messages, repr(sampling), repr(prompt.attention), prompt.logprobs, *more
         )
 
     def _other_ranks(self) -> list[Path]:

@@ -73,7 +73,7 @@ def _sample(run: FinishedRun, record: Record, question: str) -> dict[str, Any]:
             {
                 "about": f"{_asked(call['side'], call['prompt'])}: {call['output_tokens']:,} tokens"
                 + ("" if call.get("shared") else f", {call['total_s']:.3f} s")
-                + (", cut off" if call["finish_reason"] == "length" else "")
+                + {"length": ", cut off", "repetition": ", repeats itself"}.get(call["finish_reason"], "")
                 + ("; no answer" if call.get("parsed") is None else f"; answer: {call['parsed']}"),
                 "text": "\n\n".join(filter(None, (call.get("thinking"), call["text"]))),
             }

@@ -52,7 +52,7 @@ def sampling_arguments(sampling: Sampling, context: int | None) -> dict[str, Any
     else:
         max_tokens = min(sampling.max_tokens, context)  # vLLM refuses a number above its context
         given = dataclasses.asdict(sampling) | {"max_tokens": max_tokens}
-        always = given.keys() - {"thinking_token_budget"}
+        always = given.keys() - {"thinking_token_budget", "repetition_detection"}
     return {name: value for name, value in given.items() if name in always or value != neutral[name]}
 
 

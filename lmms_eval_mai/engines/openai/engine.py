@@ -6,6 +6,7 @@ aiohttp sends a request in 0.43 ms of CPU time, the `openai` package in 4.34 ms.
 """
 
 import asyncio
+import dataclasses
 import errno
 import io
 import json
@@ -25,7 +26,7 @@ import aiohttp
 from loguru import logger
 from pydantic import BeforeValidator
 
-from lmms_eval_mai.contract import Engine, EngineConfig, Prompt, Reply, Sampling
+from lmms_eval_mai.contract import Engine, EngineConfig, Prompt, Repetition, Reply, Sampling
 from lmms_eval_mai.engines.arguments import NO_EFFECT, Arguments, Count, Number, read
 from lmms_eval_mai.engines.messages import is_too_long, replica_of
 from lmms_eval_mai.engines.openai.chat import chat_messages, error_status, sampling_arguments, to_reply
@@ -163,6 +164,7 @@ class OpenAIEngine(Engine):
         self.side = config.side
         self._options = read(OpenAIOptions, config.arguments, f"{config.side}_")
         self._thinking = ThinkingSwitch(config, None)
+        self._stops_repeats = config.stop_repeats
         self._sends_switch = config.native or self._options.chat_template_kwargs is not None
         self._urls = addresses(config.side, config.model)
         self._key = os.environ.get(self._options.api_key_env, "").strip()  # a mounted secret may end with a line break
@@ -195,6 +197,8 @@ class OpenAIEngine(Engine):
             raise EngineStartError(f"The endpoints of {self.side} must serve one model with one context: {served}.")
         self._model, self._context = served[0]
         self._sends_switch |= self._context is not None  # vLLM and SGLang ignore it if the template does not know it
+        for endpoint in self._endpoints if self._stops_repeats else ():
+            await self._check_repetition(endpoint)
 
     async def close(self) -> None:
         endpoints, self._endpoints, self._model = self._endpoints, [], ""
@@ -229,6 +233,23 @@ class OpenAIEngine(Engine):
             served = ", ".join(sorted(models)) or "no model"
             raise EngineStartError(f"{endpoint.url} serves {served}. Set {self.side}_model to one of the served names.")
         return name, models.get(name)
+
+    async def _check_repetition(self, endpoint: Endpoint) -> None:
+        """Raise `EngineStartError` if the server does not know `repetition_detection`. Such a server either refuses the
+        field, or ignores it, also with a value that cannot be read."""
+        body = {"model": self._model, "messages": [{"role": "user", "content": "1"}], "max_tokens": 1}
+        for value, is_valid in ((dataclasses.asdict(Repetition()), True), ({"min_count": "?"}, False)):
+            refusal = ""
+            try:
+                await self._send([endpoint], f"{self.side} stop_repeats", {**body, "repetition_detection": value})
+            except SampleError as error:
+                refusal = f" ({error})"
+            if is_valid == bool(refusal):
+                raise EngineStartError(
+                    "stop_repeats=true needs a server that knows repetition_detection, as vLLM's does. "
+                    f"{endpoint.url} {'refuses' if refusal else 'ignores'} it{refusal}. Leave stop_repeats out, or "
+                    "serve the model with vLLM."
+                )
 
     async def _send(self, order: list[Endpoint], what: str, body: dict[str, Any]) -> tuple[str, float]:
         """Send a request to the first endpoint, and after a temporary error to the next one.

@@ -74,7 +74,7 @@ class TransformersEngine(Engine):
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
-        model, steps = self._started(), Steps()
+        model, steps = self._started(), Steps(sampling.repetition_detection)
         try:
             return await self._in_thread(prompt.key, model.answer, prompt, without_budget(sampling), steps)
         finally:

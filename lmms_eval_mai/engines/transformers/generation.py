@@ -10,19 +10,23 @@ import torch
 from tokenizers.decoders import DecodeStream
 from transformers import GenerationConfig, RepetitionPenaltyLogitsProcessor
 
-from lmms_eval_mai.contract import Sampling
+from lmms_eval_mai.contract import Repetition, Sampling
 
 
 class Steps:
     """Watches a call token by token: records its times, on the clock of `time.perf_counter`, and its log-probabilities,
-    and ends it if nobody waits for it."""
+    and ends it if nobody waits for it or if it repeats itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, repetition: Repetition | None = None) -> None:
+        """`repetition`: when the output ends because it repeats itself."""
         self.submitted_at = self.began_at = time.perf_counter()
         self.first_token_at: float | None = None
         self.must_end = False
         self.logprobs: list[float] = []
         """The log-probability of each token. Empty without `see_logits`."""
+        self.repeats = False
+        """Whether the output ended because it repeated itself."""
+        self._repetition, self._tokens = repetition, list[int]()
         self._last: torch.Tensor | None = None
         """Log-probabilities of the last step: (vocabulary,). Those of a long answer (4,096 tokens of a vocabulary of
         151,000) would need 2.5 GB."""
@@ -38,7 +42,10 @@ class Steps:
         self.first_token_at = self.first_token_at or time.perf_counter()
         if self._last is not None:
             self.logprobs.append(float(self._last[input_ids[0, -1]]))
-        return torch.tensor([self.must_end], device=input_ids.device)
+        if self._repetition is not None:
+            self._tokens.append(int(input_ids[0, -1]))
+            self.repeats = self._repetition.ends(self._tokens)
+        return torch.tensor([self.must_end or self.repeats], device=input_ids.device)
 
 
 def reset_generation_config(model: Any) -> list[int]:

@@ -98,6 +98,7 @@ class LoadedModel:
     def _generate(self, prompt: Prompt, sampling: Sampling, steps: Steps) -> Reply:
         inputs = self._inputs(prompt)
         length = inputs["input_ids"].shape[1]
+        limit = min(sampling.max_tokens, self._context - length)
         end_tokens = [] if sampling.ignore_eos else self._eos_token_ids
         has_logprobs = prompt.logprobs and self.tokenizer.is_fast
         observers = [steps.see_logits] if has_logprobs else []
@@ -109,11 +110,13 @@ class LoadedModel:
             stack.enter_context(torch.inference_mode())
             generated = self._model.generate(
                 **on_device(inputs, self._model),
-                generation_config=decoding(sampling, min(sampling.max_tokens, self._context - length), end_tokens),
+                generation_config=decoding(sampling, limit, end_tokens),
                 logits_processor=[*observers, *penalties(sampling, length)],
                 stopping_criteria=[steps.see_token, *stops],
             )
         tokens, text, reason = self._decoded(generated[0, length:].tolist(), prompt, sampling)
+        if reason == "length" and steps.repeats and len(tokens) < limit:  # the order of vLLM
+            reason = "repetition"
         logprobs = None
         if has_logprobs:
             logprobs = TokenLogprobs(texts_of_output(tokens, self.tokenizer), tuple(steps.logprobs[: len(tokens)]))

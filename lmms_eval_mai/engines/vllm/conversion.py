@@ -27,11 +27,14 @@ def sampling_params(sampling: Sampling, logprobs: bool = False, shows_marks: boo
     """Return vLLM's `SamplingParams`, with which vLLM returns an answer when it is complete. `logprobs`: and the
     log-probability of each token before temperature and penalties. `shows_marks`: with special tokens. Raises
     `ArgumentError` if vLLM refuses a value."""
-    from vllm.sampling_params import RequestOutputKind, SamplingParams
+    from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, SamplingParams
 
+    given = {**dataclasses.asdict(sampling), "stop": list(sampling.stop)}
+    if (repetition := given["repetition_detection"]) is not None:
+        given["repetition_detection"] = RepetitionDetectionParams(**repetition)
     try:
         return SamplingParams(  # has the names of `Sampling`
-            **{**dataclasses.asdict(sampling), "stop": list(sampling.stop)},
+            **given,
             logprobs=0 if logprobs else None,  # of the sampled token only
             flat_logprobs=True,  # lists instead of two objects for each token
             skip_special_tokens=not shows_marks,

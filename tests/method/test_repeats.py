@@ -1,0 +1,95 @@
+"""What is transferred of a thinking that repeats itself, and what a run and a report say of those that a limit cut."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.samples import Recorder, sample, scripted_pair
+
+from lmms_eval_mai.contract import Call, CallKey, Message, Prompt, Repetition, Sampling
+from lmms_eval_mai.engines.scripted import Answer
+from lmms_eval_mai.method import prompts
+from lmms_eval_mai.method.methods import FULL_RT, METHODS
+from lmms_eval_mai.method.repeats import end_of_first_pattern
+from lmms_eval_mai.method.run import run_sample
+from lmms_eval_mai.method.sample import Trace
+from lmms_eval_mai.run.config import parse
+from lmms_eval_mai.run.decoding import sampling
+from lmms_eval_mai.run.store import Store
+
+BEGIN, PATTERN = "I look at the dog:\n", "It may be a dog, or it may be a cat. "
+LOOP = BEGIN + PATTERN * 6
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (LOOP, BEGIN + PATTERN),
+        (LOOP.rstrip(), BEGIN + PATTERN),  # a thinking of a model's own has no space at its end
+        (BEGIN + PATTERN * 40 + PATTERN[:9], BEGIN + PATTERN),
+        (BEGIN + "no, " * 60, BEGIN + "no, " * 8),
+        (BEGIN + PATTERN * 4, None),
+        (BEGIN + "|---" * 30 + "|", None),
+        (LOOP + "So [[Yes]]", None),
+        ("", None),
+    ],
+)
+def test_the_first_pattern_is_found_in_the_text(text: str, kept: str | None) -> None:
+    end = end_of_first_pattern(text)
+    assert (None if end is None else text[:end]) == kept
+
+
+@pytest.mark.parametrize("think", ["R", "native"])
+@pytest.mark.parametrize("reason", ["repetition", "length"])
+def test_of_a_thinking_that_ended_by_repetition_its_first_pattern_is_the_last_that_is_transferred(
+    reason: str, think: Any
+) -> None:
+    name, text = ("think", LOOP) if think == "R" else ("native", f"<think>{LOOP}")
+    small, large = Recorder({name: Answer(text, finish_reason=reason)}), Recorder({"transfer": "[[Yes]]"})
+
+    async def run() -> Trace:
+        return await run_sample(sample(), await scripted_pair(small, large, method=FULL_RT, think=think))
+
+    trace = asyncio.run(run())
+    kept = {"repetition": BEGIN + PATTERN, "length": LOOP if think == "R" else LOOP.strip()}[reason]
+    assert large.prompt_of("transfer").endswith(prompts.transfer("previous_thinking", kept, "word"))
+    thought = trace.calls[0]
+    assert (thought.finish_reason, thought.thinking or thought.text) == (reason, LOOP if think == "R" else LOOP.strip())
+
+
+def test_the_second_stage_reads_the_thinking_up_to_its_first_pattern() -> None:
+    large = Recorder({"think": Answer(LOOP, finish_reason="repetition"), "stage2": "[[Yes]]"})
+
+    async def run() -> Trace:
+        asked = sample(variant="R", two_stage=True)
+        return await run_sample(asked, await scripted_pair(Recorder({}), large, method=METHODS["large"]))
+
+    asyncio.run(run())
+    assert large.prompt_of("stage2").endswith(prompts.stage2(BEGIN + PATTERN, "word"))
+
+
+def test_only_calls_that_think_end_by_repetition_and_they_are_other_calls_than_without_it(tmp_path: Path) -> None:
+    given = {"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl"}
+    off, on = (sampling({}, parse(given | more), is_mai_task=True) for more in ({}, {"stop_repeats": True}))
+    thinks = {"explain", "think", "native"}
+    assert {name for name, one in on.items() if one.repetition_detection == Repetition()} == thinks
+    assert {name: one for name, one in on.items() if name not in thinks} == {n: off[n] for n in off.keys() - thinks}
+    assert parse(given | {"stop_repeats": True}).settings.options == {"stop_repeats": True}
+    assert parse(given).settings.options == {}
+
+    key = CallKey("pope_s", 0, 0, "small", "think")
+    asked = Prompt((Message("user", ("Is it red?",)),), key)
+    store = Store(tmp_path / "store")
+    store.models, store.run_name = {"small": "s"}, "run"
+
+    async def find(one: Sampling) -> Call | None:
+        again = Store(tmp_path / "again", others=[store.path])
+        again.models, again.run_name = store.models, "another run"
+        found = await again.find(asked, one)
+        again.close()
+        return found
+
+    asyncio.run(store.add(asked, off["think"], Call("Yes", "stop", 9, 0, 1, None, None, 0.1, key=key)))
+    store.close()
+    assert asyncio.run(find(off["think"])) is not None and asyncio.run(find(on["think"])) is None
