@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from lmms_eval_mai.engines.thinking import thought_first
+from lmms_eval_mai.method.repeats import is_endless
 
 Line = dict[str, Any]
 """A JSON object: a line of a samples file, its trace, or a call of the trace (docs/output.md)."""
@@ -45,6 +46,7 @@ CALLS: dict[str, tuple[type, str]] = {
     "seconds": (float, "nan if the call is shared: another run made it"),
     "started_at": (float, "Unix time; nan if the call is shared"),
     "cut_off": (bool, "Whether a limit cut the answer off"),
+    "endless": (bool, "Whether it is a thinking that a limit cut off and that repeats itself at its end"),
     "shared": (bool, "Whether another run made the call"),
     "thought_first": (bool, "Whether the model thought by itself before a short answer, though it must not"),
 }
@@ -89,14 +91,15 @@ def sample_row(trace: Line) -> Line:
 def call_row(doc_id: int, call: Line) -> Line:
     """Return a call of a trace without its texts, which would need much memory."""
     row = {name: call.get(name) for name in CALLS}
-    shared = bool(row["shared"])
+    shared, prompt, text = bool(row["shared"]), str(row["prompt"]), str(call.get("text"))
     return row | {
         "doc_id": doc_id,
         "cached_tokens": row["cached_tokens"] or 0,
         "seconds": None if shared else call.get("total_s"),
         "cut_off": call.get("finish_reason") == "length",
+        "endless": is_endless(prompt, str(call.get("finish_reason")), text, call.get("thinking")),
         "shared": shared,
-        "thought_first": thought_first(str(row["prompt"]), str(call.get("text")), call.get("thinking")),
+        "thought_first": thought_first(prompt, text, call.get("thinking")),
     }
 
 

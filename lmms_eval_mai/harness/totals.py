@@ -10,6 +10,7 @@ from tabulate import tabulate
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.engines.thinking import thought_first
+from lmms_eval_mai.method.repeats import THINKS, about_cut, is_endless
 from lmms_eval_mai.method.sample import Trace
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config
@@ -23,7 +24,8 @@ class Totals:
     counts: Mapping[str, Counter[str]]
     """Task -> what is counted -> a number. Counted are `samples`, `unreadable`, `exit NAME`, the `scored` and the
     `kept` tokens of a sparse transfer, and of each model, such as `small calls`: its `calls`, `tokens`, microseconds
-    (`us`), and the calls that are `shared`, `cut` off, or `thought` before a short answer."""
+    (`us`), and the calls that are `shared`, `cut` off, or `thought` before a short answer; the `thinkings`, and those
+    that are `cut thinkings` and `endless`."""
     failures: Failures
     resumed: bool
     """Whether earlier processes made a part of the calls."""
@@ -69,6 +71,9 @@ def _counts(trace: Trace) -> Counter[str]:
             "thought": thought_first(call.key.prompt, call.text, call.thinking),
         }
         counts.update({f"{call.key.side} {name}": value for name, value in sums.items()})
+        if call.key.prompt in THINKS:
+            endless = is_endless(call.key.prompt, call.finish_reason, call.text, call.thinking)
+            counts.update({"thinkings": 1, "cut thinkings": sums["cut"], "endless": endless})
     return counts
 
 
@@ -134,6 +139,8 @@ def _lines(totals: Totals) -> Iterator[str]:
             yield f"Cut off at a token limit (`finish_reason` is `length`): {cut} calls of the {side} model."
         if thinking := totals.sum(f"{side} thought"):
             yield f"Short answers with a thinking of the model's own: {thinking} calls of the {side} model."
+    if sentence := about_cut(*map(totals.sum, ("thinkings", "cut thinkings", "endless"))):
+        yield sentence
     if unreadable := totals.sum("unreadable"):
         yield (
             f"Unreadable: the task's scorer cannot read the final answer of {unreadable} samples. lmms-eval's "

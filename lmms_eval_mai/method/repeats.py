@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
-from lmms_eval_mai.contract import Call
+from lmms_eval_mai.contract import PROMPTS, Call
 
 CHARACTERS, TIMES = 32, 5
 """A text repeats itself if it ends with one pattern of at least so many characters, so many times. An engine needs 6
 times, of which the last one may lack a space or half a character in the text."""
+THINKS = tuple(prompt for prompt, row in PROMPTS.items() if row.thinks)
+"""Prompts of the calls that think."""
 
 
 def end_of_first_pattern(text: str) -> int | None:
@@ -28,3 +30,20 @@ def without_repeats(call: Call) -> Call:
     if call.text or call.thinking is None:
         return replace(call, text=call.text[: end_of_first_pattern(call.text)])
     return replace(call, thinking=call.thinking[: end_of_first_pattern(call.thinking)])
+
+
+def is_endless(prompt: str, finish_reason: str, text: str, thinking: str | None) -> bool:
+    """Return whether a thinking that its limit cut off repeats itself. The arguments are fields of the call."""
+    is_cut = prompt in THINKS and finish_reason == "length"
+    return is_cut and end_of_first_pattern(text or thinking or "") is not None
+
+
+def about_cut(thinkings: int, cut: int, endless: int) -> str:
+    """Return a sentence about the thinkings that their limit cut off, of which some repeat themselves. Empty: there are
+    none."""
+    if not cut:
+        return ""
+    share = f"A token limit cut off {cut} of {thinkings} thinkings ({cut / thinkings:.1%})"
+    if not endless:
+        return f"{share}. None of them repeats itself at its end."
+    return f"{share}. {endless} of them repeat themselves at their end: stop_repeats=true ends such a thinking early."

@@ -1,14 +1,18 @@
 """What is transferred of a thinking that repeats itself, and what a run and a report say of those that a limit cut."""
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.folders import Answers, World
 from support.samples import Recorder, sample, scripted_pair
+from support.tables import report
 
 from lmms_eval_mai.contract import Call, CallKey, Message, Prompt, Repetition, Sampling
 from lmms_eval_mai.engines.scripted import Answer
+from lmms_eval_mai.harness.totals import Totals, final_table
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.methods import FULL_RT, METHODS
 from lmms_eval_mai.method.repeats import end_of_first_pattern
@@ -16,6 +20,7 @@ from lmms_eval_mai.method.run import run_sample
 from lmms_eval_mai.method.sample import Trace
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import sampling
+from lmms_eval_mai.run.outcomes import Failures
 from lmms_eval_mai.run.store import Store
 
 BEGIN, PATTERN = "I look at the dog:\n", "It may be a dog, or it may be a cat. "
@@ -93,3 +98,35 @@ def test_only_calls_that_think_end_by_repetition_and_they_are_other_calls_than_w
     asyncio.run(store.add(asked, off["think"], Call("Yes", "stop", 9, 0, 1, None, None, 0.1, key=key)))
     store.close()
     assert asyncio.run(find(off["think"])) is not None and asyncio.run(find(on["think"])) is None
+
+
+ENDS = {"loops": (LOOP, "length"), "is cut": (f"{LOOP} So", "length"), "ends": (f"{LOOP} [[no]]", "stop")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Thinks(Answers):
+    """Answers whose thinking ends in one of these ways."""
+
+    end: str = ""
+
+    def to(self, prompt: Prompt) -> Answer:
+        text, reason = ENDS[self.end]
+        changes = {"text": text, "finish_reason": reason} if prompt.key.prompt == "think" else {}
+        return dataclasses.replace(super().to(prompt), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("loops", "cut"), [(3, 0), (3, 2), (0, 2), (0, 0)])
+def test_the_end_of_a_run_and_a_report_say_how_many_thinkings_were_cut_and_repeat_themselves(
+    tmp_path: Path, loops: int, cut: int
+) -> None:
+    ends = [*["loops"] * loops, *["is cut"] * cut, *["ends"] * (20 - loops - cut)]
+    world = World("pope", [Thinks("yes", "no", "yes", "", "yes", end=end) for end in ends])
+    traces = world.traces("mai")
+    config = parse({"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl"})
+    ranks = [Totals.of(part, Failures(), False) for part in (traces[:7], traces[7:])]
+    at_the_end = final_table(Totals.merged(ranks), config)
+    world.write(tmp_path, "mai")
+    share = f"{loops + cut} of 20 thinkings ({(loops + cut) / 20:.1%})"
+    for said in (at_the_end, " ".join(report([tmp_path], ()).gaps)):
+        assert (share in said) == bool(loops + cut)
+        assert ("stop_repeats=true" in said) == (f"{loops} of them" in said) == bool(loops)
