@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,9 @@ class World:
 
     def traces(self, method: str | Method, suffix: str = "s") -> list[Trace]:
         """Run a method on all documents."""
-        return asyncio.run(self._run(METHODS[method] if isinstance(method, str) else method, suffix))
+        made = self._run(METHODS[method] if isinstance(method, str) else method, suffix)
+        with ThreadPoolExecutor(1) as thread:  # Playwright's browser runs an event loop in the thread of the tests
+            return thread.submit(asyncio.run, made).result()
 
     async def _run(self, method: Method, suffix: str) -> list[Trace]:
         variant, two_stage = VARIANTS.get(suffix, (None, False))

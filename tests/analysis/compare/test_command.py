@@ -187,7 +187,7 @@ def test_the_files_that_lmms_eval_wrote_are_read_with_exits_images_texts_and_its
     assert list(run.samples.exit) == [exit_of(doc_id) for doc_id in range(ROWS)]
     assert run.samples.images.notna().all()
     total, results = Runs(found.runs).score(run), json.loads(run.file.read_text())["results"]
-    assert total is not None and total.value == 100 * results["pope_s"]["pope_f1_score,none"]
+    assert total is not None and total.value == pytest.approx(100 * results["pope_s"]["pope_f1_score,none"])
     texts = [record for record in records(run.samples_file, run.metrics) if record]
     assert [record.row["exit"] for record in texts] == list(run.samples.exit)
     assert texts[2].question.startswith("Is there a") and texts[2].calls[2]["text"].startswith("I see 2. [[")
