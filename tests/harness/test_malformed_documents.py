@@ -110,7 +110,6 @@ def test_malformed_documents_are_answered_or_reported_and_change_no_other_answer
     tiny_pair: tuple[Path, Path],
     monkeypatch: pytest.MonkeyPatch,
     warnings: list[str],
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(mixed_data)
     manager = TaskManager(include_path=str(task_dir()), include_defaults=False)
@@ -126,9 +125,7 @@ def test_malformed_documents_are_answered_or_reported_and_change_no_other_answer
         {names[request.doc_id]: result for request, result in zip(asked, model.generate_until(asked), strict=True)}
         for asked in (good, requests)
     )
-    capsys.readouterr()
     model.clean()
-    counted = re.search(r"pope_s +(\d+)", capsys.readouterr().out)
 
     refused = {name for name, result in among.items() if result.text is None}
     assert len(alone) == 40 and len(among) == 40 + ROWS
@@ -136,7 +133,6 @@ def test_malformed_documents_are_answered_or_reported_and_change_no_other_answer
         expected, found = result.token_counts.trace, among[name].token_counts.trace  # type: ignore[union-attr]
         assert [call.text for call in found.calls] == [call.text for call in expected.calls], name
     assert {names[request.doc_id] for request in task.instances} == among.keys() - refused
-    assert counted and int(counted[1]) == 40 + 40 + ROWS - len(refused)
 
     numbers = {int(name.split()[1]) for name in refused}
     no_questions = {TEXTS.index(text) for text in ("", "  \n\t ", "yes or no " * 4000)}
