@@ -3,7 +3,7 @@
 `tests/run/test_decoding.py` compares the output limits: with 4,096 tokens per answer the random model would take hours.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,29 +39,9 @@ def lmms_evals_vllm(cores: None, tiny_pair: tuple[Path, Path]) -> Iterator[Any]:
     model.client.llm_engine.engine_core.shutdown()
 
 
-def run(model: Any, task_manager: Any, drawn_data: Path) -> dict[str, Any]:
-    from lmms_eval.evaluator import simple_evaluate
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(drawn_data)
-        results = simple_evaluate(
-            model=model,
-            tasks=TASKS,
-            task_manager=task_manager,
-            batch_size=1,
-            limit=LIMIT,
-            gen_kwargs=f"max_new_tokens={TOKENS}",
-            log_samples=True,
-        )
-    assert results is not None
-    return results
-
-
 def test_texts_scores_and_prompts_equal_those_of_lmms_evals_vllm(
-    lmms_evals_vllm: Any, tiny_pair: tuple[Path, Path], task_manager: Any, drawn_data: Path
+    lmms_evals_vllm: Any, tiny_pair: tuple[Path, Path], evaluate: Callable[..., dict[str, Any]]
 ) -> None:
-    from lmms_eval_mai.harness.model import MaiCascade
-
     prompts: list[int] = []
     chat = lmms_evals_vllm.client.chat
 
@@ -71,9 +51,10 @@ def test_texts_scores_and_prompts_equal_those_of_lmms_evals_vllm(
         return outputs
 
     lmms_evals_vllm.client.chat = recorded
-    theirs = run(lmms_evals_vllm, task_manager, drawn_data)
-    model = MaiCascade(method="small", small=str(tiny_pair[0]), dtype="float32", max_model_len=4096, store="off")
-    ours = run(model, task_manager, drawn_data)
+    options = {"limit": LIMIT, "gen_kwargs": f"max_new_tokens={TOKENS}"}
+    theirs = evaluate(TASKS, options, lmms_evals_vllm)
+    given = {"method": "small", "small": tiny_pair[0], "dtype": "float32", "max_model_len": 4096, "store": "off"}
+    ours = evaluate(TASKS, options, **given)
     for task in TASKS:
         for field in ("resps", "filtered_resps", "target"):
             expected = [sample[field] for sample in theirs["samples"][task]]
