@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 from support.folders import Answers, World
-from support.samples import Recorder, sample, scripted_pair
+from support.samples import run_method, sample
 from support.tables import report
 
 from lmms_eval_mai.contract import Call, CallKey, Message, Prompt, Repetition, Sampling
 from lmms_eval_mai.engines.scripted import Answer
 from lmms_eval_mai.harness.totals import Totals, final_table
 from lmms_eval_mai.method import prompts
-from lmms_eval_mai.method.methods import FULL_RT, METHODS
 from lmms_eval_mai.method.repeats import end_of_first_pattern
-from lmms_eval_mai.method.run import run_sample
-from lmms_eval_mai.method.sample import Trace
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import sampling
 from lmms_eval_mai.run.outcomes import Failures
@@ -51,27 +48,18 @@ def test_of_a_thinking_that_ended_by_repetition_its_first_pattern_is_the_last_th
     reason: str, think: Any
 ) -> None:
     name, text = ("think", LOOP) if think == "R" else ("native", f"<think>{LOOP}")
-    small, large = Recorder({name: Answer(text, finish_reason=reason)}), Recorder({"transfer": "[[Yes]]"})
-
-    async def run() -> Trace:
-        return await run_sample(sample(), await scripted_pair(small, large, method=FULL_RT, think=think))
-
-    trace = asyncio.run(run())
+    small, large = {name: Answer(text, finish_reason=reason)}, {"transfer": "[[Yes]]"}
+    run = run_method("full_rt", sample(), small, large, think=think)
     kept = {"repetition": BEGIN + PATTERN, "length": LOOP if think == "R" else LOOP.strip()}[reason]
-    assert large.prompt_of("transfer").endswith(prompts.transfer("previous_thinking", kept, "word"))
-    thought = trace.calls[0]
+    assert run.large.prompt_of("transfer").endswith(prompts.transfer("previous_thinking", kept, "word"))
+    thought = run.trace.calls[0]
     assert (thought.finish_reason, thought.thinking or thought.text) == (reason, LOOP if think == "R" else LOOP.strip())
 
 
 def test_the_second_stage_reads_the_thinking_up_to_its_first_pattern() -> None:
-    large = Recorder({"think": Answer(LOOP, finish_reason="repetition"), "stage2": "[[Yes]]"})
-
-    async def run() -> Trace:
-        asked = sample(variant="R", two_stage=True)
-        return await run_sample(asked, await scripted_pair(Recorder({}), large, method=METHODS["large"]))
-
-    asyncio.run(run())
-    assert large.prompt_of("stage2").endswith(prompts.stage2(BEGIN + PATTERN, "word"))
+    large = {"think": Answer(LOOP, finish_reason="repetition"), "stage2": "[[Yes]]"}
+    run = run_method("large", sample(variant="R", two_stage=True), {}, large)
+    assert run.large.prompt_of("stage2").endswith(prompts.stage2(BEGIN + PATTERN, "word"))
 
 
 def test_only_calls_that_think_end_by_repetition_and_they_are_other_calls_than_without_it(tmp_path: Path) -> None:
