@@ -269,7 +269,7 @@ def code(pattern: str) -> list[str]:
 
 def test_arguments_are_accepted_by_a_run_that_can_use_them() -> None:
     found = [text for text in code(r"[a-z_]+=\S+") if not text.startswith("engine=")]
-    assert {"pair=qwen3vl-2b-8b", "chartqa_match=relaxed", "sparse_layer=12"} <= set(found)
+    assert {"pair=qwen3vl-2b-8b", "chartqa_match=relaxed"} <= set(found)
     for argument in found:
         engine = "transformers" if "sparse" in argument else "vllm"
         transfer = ",transfer=sparse" if argument.startswith("sparse_") else ""
