@@ -146,6 +146,8 @@ def _variables(pair: Sequence[EngineConfig], machine: Machine) -> dict[str, str 
         return variables
     # torch warns about vLLM's NUMA binding.
     variables = {"TORCH_CPP_LOG_LEVEL": given.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
+    if "CPU_VISIBLE_MEMORY_NODES" not in given:  # without this, vLLM 0.33 starts no more replicas than there are nodes
+        variables["VLLM_CPU_SIM_MULTI_NUMA"] = given.get("VLLM_CPU_SIM_MULTI_NUMA", "0")
     if not any(config.arguments.get("enforce_eager") is False for config in pair):
         # vLLM would still compile a function that ranks log-probabilities, in five seconds and with a C++ compiler.
         variables["TORCHDYNAMO_DISABLE"] = "1"
