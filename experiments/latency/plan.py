@@ -22,8 +22,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple, get_args
 
-from lmms_eval_mai import analysis
-from lmms_eval_mai.analysis import paper_numbers
+from lmms_eval_mai.analysis import paper_numbers, read
 from lmms_eval_mai.contract import PROMPTS, SIDES, CallPrompt, Side, Variant
 from lmms_eval_mai.method import files
 from lmms_eval_mai.method.methods import Method, Stop, asks_of, prompt_of
@@ -155,7 +154,7 @@ OF_LETTER = {"S": ("simple", "task"), "E": ("explain",), "R": ("think", "native"
 def measured(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Return the options of a plan by the runs in a folder, such as one of `compare`: mean lengths, exits of MAI, how
     much longer hard documents think, and the methods whose lengths are known. Raises `ValueError`."""
-    samples, calls = analysis.read([folder])
+    samples, calls = read([folder])
     mai = samples[samples.method == "mai"].set_index("doc_id")
     if mai.empty or samples.benchmark.nunique() > 1:
         raise ValueError(f"--from {folder}: give the folder of one task with a run of mai.")
