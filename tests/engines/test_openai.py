@@ -109,6 +109,29 @@ def test_a_temporary_error_that_remains_is_a_busy_endpoint_with_the_seconds_that
     assert isinstance(error, EndpointBusy) and error.retry_after_s == seconds
 
 
+def test_an_engine_is_away_only_while_a_call_waits_for_a_connection() -> None:
+    server = ScriptedServer()
+
+    async def wait_and_hang(engine: OpenAIEngine) -> None:
+        for faults in (["drop", "hang"], ["drop"]):
+            server.faults.extend(faults)
+            calling = asyncio.ensure_future(call(engine))
+            await until(lambda: not engine.is_alive)
+            if server.faults:
+                await until(lambda: not server.faults)
+                assert engine.is_alive and not calling.done()
+            calling.cancel()
+            await asyncio.wait([calling])
+            assert engine.is_alive
+
+    async def fail(engine: OpenAIEngine) -> None:
+        server.faults.append("drop")
+        assert isinstance(await call(engine), EngineCrashed) and engine.is_alive
+
+    with_servers([server], wait_and_hang)
+    with_servers([server], fail, retry_for=0)
+
+
 def test_all_calls_of_a_sample_use_one_endpoint_and_another_one_if_it_does_not_answer() -> None:
     servers = [ScriptedServer(), ScriptedServer(), ScriptedServer()]
 
@@ -399,6 +422,7 @@ def test_a_process_with_too_many_open_files_names_its_limits_and_not_the_server(
             await engine.start()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert engine.is_alive
             await engine.close()
 
     with pytest.raises(EngineStartError, match=r"ulimit -n.*small_concurrency.*max_open_samples"):

@@ -117,7 +117,9 @@ class Endpoint:
         self.slots = asyncio.Semaphore(options.concurrency)
         self.refused: set[str] = set()  # fields of a request
         self.has_warned = False  # of an error since the last answer
-        self.is_away = False  # whether the last connection failed
+        self.waiting = set[str]()  # calls whose connection failed, until a connection is made again
+        tracing = aiohttp.TraceConfig()
+        tracing.on_request_headers_sent.append(self._on_connected)
         self.session = aiohttp.ClientSession(
             # uvicorn (vLLM) closes an unused connection after 5 s.
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4, socket_factory=probing_socket),
@@ -125,7 +127,11 @@ class Endpoint:
             headers={"Authorization": f"Bearer {key or 'none'}", "Content-Type": "application/json"},
             timeout=aiohttp.ClientTimeout(total=options.request_timeout, connect=5),
             proxy=proxy,
+            trace_configs=[tracing],
         )
+
+    async def _on_connected(self, *_: Any) -> None:
+        self.waiting.clear()
 
     def accepted(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return a request without the fields that the server refuses. Without its budget, a thinking is limited with
@@ -175,7 +181,7 @@ class OpenAIEngine(Engine):
 
     @property
     def is_alive(self) -> bool:
-        return not self._endpoints or not all(endpoint.is_away for endpoint in self._endpoints)
+        return not self._endpoints or not all(endpoint.waiting for endpoint in self._endpoints)
 
     def identity(self) -> str:
         """Return the identity of the served model. The address is not part of it: servers may move."""
@@ -216,7 +222,12 @@ class OpenAIEngine(Engine):
         if self._sends_switch or prompt.native:
             body["chat_template_kwargs"] = self._thinking.arguments(prompt)
         home = replica_of(prompt, len(endpoints))
-        reply, total_s = await self._send(endpoints[home:] + endpoints[:home], str(prompt.key), body)
+        what = str(prompt.key)
+        try:
+            reply, total_s = await self._send(endpoints[home:] + endpoints[:home], what, body)
+        finally:
+            for endpoint in endpoints:
+                endpoint.waiting.discard(what)
         return to_reply(prompt, reply, total_s)
 
     async def _served_model(self, endpoint: Endpoint) -> tuple[str, int | None]:
@@ -297,17 +308,18 @@ class OpenAIEngine(Engine):
             async with endpoint.session.request(method, f"{endpoint.url}/{path}", data=data) as response:
                 text = (await response.read()).decode(errors="replace")
         except aiohttp.ClientError as error:
-            endpoint.is_away = True
             why = without_password(error_text(error))  # of the proxy
             problem = f"{endpoint.name} does not answer ({why}). {endpoint.check}"
             if getattr(error, "errno", None) == errno.EMFILE:
                 limits = f"{self.side}_concurrency or max_open_samples"
                 problem = f"This process has too many open files. Raise its limit (ulimit -n), or lower {limits}."
+            else:
+                endpoint.waiting.add(what)
             raise EngineCrashed(problem) from error
         except TimeoutError:
             limit = f"{self.side}_request_timeout={self._options.request_timeout:g} s"
             raise CallTimeout(f"{what}: no answer within {limit}. Raise it, or lower max_open_samples.") from None
-        endpoint.is_away = False
+        endpoint.waiting.clear()
         status = response.status if response.status >= 400 else error_status(text)
         if status < 400:
             return text, time.perf_counter() - began
