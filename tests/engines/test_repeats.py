@@ -115,19 +115,34 @@ def test_a_model_that_loops_ends_after_6_patterns_on_every_engine(
         assert end_of_first_pattern(call.text) == end_of_first_pattern(endless.text) is not None
 
 
-@pytest.mark.parametrize("refuses", [False, True])
-def test_a_server_that_does_not_know_the_field_is_refused_before_the_run(refuses: bool) -> None:
+ENDS: list[Any] = [((503, {}), "503"), ((401, {}), "401"), ("drop", "does not answer")]
+
+
+@pytest.mark.parametrize(
+    ("faults", "arguments", "word"),
+    [
+        ([], {}, "ignores"),
+        ([(400, {})], {}, "refuses"),
+        *(([{}] * known + [fault], {"retry_for": 0}, word) for known in (0, 1) for fault, word in ENDS),
+        *(([{}] * known + ["hang"], {"request_timeout": 1}, "small_request_timeout") for known in (0, 1)),
+    ],
+)
+def test_a_server_that_does_not_know_the_field_is_refused_before_the_run(
+    faults: list[Any], arguments: dict[str, Any], word: str
+) -> None:
+    """A server that is busy, hangs or is away says nothing about the field: the error is its own."""
     server = ScriptedServer(refusal="Unrecognized request argument supplied: repetition_detection")
-    server.faults.extend([(400, {})] * refuses)
+    server.faults.extend(faults)
 
     async def start() -> None:
         async with served(server) as url:
-            engine: Any = engine_of(small=url, stop_repeats=True)
+            engine: Any = engine_of(small=url, stop_repeats=True, **arguments)
             try:
                 await engine.start()
             finally:
                 await engine.close()
 
-    with pytest.raises(EngineStartError, match="refuses" if refuses else "ignores") as error:
+    with pytest.raises(EngineStartError, match=word) as error:
         asyncio.run(start())
-    assert "stop_repeats" in str(error.value) and len(server.seen) == 2 - refuses
+    assert ("stop_repeats=true needs" in str(error.value)) == (not arguments)
+    assert len(server.seen) == (len(faults) or 2)

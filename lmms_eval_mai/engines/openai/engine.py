@@ -253,6 +253,8 @@ class OpenAIEngine(Engine):
             refusal = ""
             try:
                 await self._send([endpoint], f"{self.side} stop_repeats", {**body, "repetition_detection": value})
+            except (EndpointBusy, CallTimeout, EndpointRefused, EngineCrashed) as error:
+                raise EngineStartError(str(error)) from error
             except SampleError as error:
                 refusal = f" ({error})"
             if is_valid == bool(refusal):
