@@ -23,6 +23,8 @@ from typing import Any
 MODEL_ID = "mai_cascade"
 CLASS_PATH = "lmms_eval_mai.harness.model.MaiCascade"
 TASKS_MODULE = "lmms_eval.tasks"
+MARK = "_lmms_eval_mai"
+"""Attribute of a wrapped method of lmms-eval."""
 RESULTS = "_results.json"
 """How the names of lmms-eval's results files end."""
 
@@ -70,7 +72,7 @@ def install() -> None:
 def _wrap_task_manager(tasks: ModuleType) -> None:
     manager = tasks.TaskManager
     original = manager.initialize_tasks
-    if getattr(original, "_lmms_eval_mai", False):
+    if hasattr(original, MARK):
         return
 
     @functools.wraps(original)
@@ -86,7 +88,7 @@ def _wrap_task_manager(tasks: ModuleType) -> None:
             _warn(f"the tasks in {task_dir()} are not available", error)
             return index
 
-    initialize_tasks._lmms_eval_mai = True  # type: ignore[attr-defined]
+    setattr(initialize_tasks, MARK, True)
     manager.initialize_tasks = initialize_tasks
 
 

@@ -39,7 +39,7 @@ def _declare_missing_ops(package_dir: str) -> None:
         return
     try:
         torch.ops.load_library(glob(f"{package_dir}/_C*.so")[0])  # since torchvision 0.29 it is _C_stable.so
-    except OSError:
+    except (OSError, IndexError):
         library = torch.library.Library("torchvision", "FRAGMENT")
         for schema in SCHEMAS:
             library.define(schema)

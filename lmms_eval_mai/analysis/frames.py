@@ -46,7 +46,7 @@ CALLS: dict[str, tuple[type, str]] = {
     "seconds": (float, "nan if the call is shared: another run made it"),
     "started_at": (float, "Unix time; nan if the call is shared"),
     "cut_off": (bool, "Whether a limit cut the answer off"),
-    "endless": (bool, "Whether it is a thinking that a limit cut off and that repeats itself at its end"),
+    "endless": (bool, "Whether it is a thinking in a loop, which its limit or stop_repeats ended"),
     "shared": (bool, "Whether another run made the call"),
     "thought_first": (bool, "Whether the model thought by itself before a short answer, though it must not"),
 }

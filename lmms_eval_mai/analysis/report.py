@@ -144,7 +144,7 @@ def in_title(table: Table) -> list[int]:
     """Return the columns that have one value in all of several rows. If all names are such, the last one stays."""
     numbers = range(len(table.columns))
     same = [number for number in numbers if len(table.rows) > 1 and len({row[number] for row in table.rows}) == 1]
-    return same if {*names(table)} - {*same} else [number for number in same if number != names(table)[-1]]
+    return same if {*names(table)} - {*same} else [number for number in same if number not in names(table)[-1:]]
 
 
 def text(cell: Cell, column: Column[Any], is_brief: bool = False) -> str:

@@ -2,27 +2,29 @@
 
 Give it a whole lmms-eval command, with all its arguments. Without a model, the default pair is checked. No engine is
 started, and no weights are downloaded; endpoints are asked whether they answer. With --gpus, only how the models share
-such GPUs is shown, and whether they should fit, or which named pairs do: vLLM alone decides it.
+such GPUs is shown, whether they should fit, and which named pairs do if not. vLLM alone decides it.
 """
 
 import argparse
 import asyncio
 import dataclasses
 import importlib.metadata
+import math
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from tabulate import tabulate
 
+from lmms_eval_mai import plugin
 from lmms_eval_mai.cli import log_warnings_only, names_of
 from lmms_eval_mai.contract import Engine, EngineConfig
 from lmms_eval_mai.engines.arguments import did_you_mean
 from lmms_eval_mai.engines.build import build
 from lmms_eval_mai.engines.checkpoints import check_checkpoint, local_folder
-from lmms_eval_mai.engines.vllm.gpu_memory import BESIDES_WEIGHTS, GIB, USABLE, least_gib, shares
+from lmms_eval_mai.engines.vllm.gpu_memory import BESIDES_WEIGHTS, FP8_PART, GIB, USABLE, least_gib, shares
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.plugin import MODEL_ID, task_dir
 from lmms_eval_mai.redaction import error_text
@@ -96,6 +98,8 @@ def check_tasks(tasks: list[str], include_path: str | None) -> str:
     from lmms_eval.tasks import TaskManager
 
     get_model(MODEL_ID)
+    if not hasattr(TaskManager.initialize_tasks, plugin.MARK):
+        raise ArgumentError("lmms-eval does not see the tasks of this package: lmms-eval has changed what it wraps.")
     folders = [str(task_dir()), *([include_path] if include_path else [])]
     ours = sorted(path.stem for path in task_dir().rglob("*.yaml"))
     unknown = [*ours, *tasks]
@@ -182,7 +186,7 @@ def gpu_shares(config: Config, gpus: Sequence[float]) -> str:
     if not engines:
         return "The command starts no vLLM engine."
     by_side = shares(engines, len(gpus))
-    rows = []
+    rows, short = [], []
     for engine in engines:
         share = by_side[engine.side]
         utilization = share.utilization or engine.arguments.get("gpu_memory_utilization", USABLE)
@@ -190,23 +194,26 @@ def gpu_shares(config: Config, gpus: Sequence[float]) -> str:
         weights = None if share.weight_bytes is None else share.weight_bytes / len(share.gpus) / GIB
         sizes = ("?", "?") if weights is None else (f"{weights:.1f}", f"{memory - weights:.1f}")
         numbers = ",".join(map(str, share.gpus))
+        short += [engine.side] * (weights is not None and memory - weights < BESIDES_WEIGHTS / GIB)
         rows.append((f"{engine.side} {engine.model}", numbers, f"{utilization:.0%}", f"{memory:.1f}", *sizes))
     table = tabulate(rows, HEADINGS, tablefmt="plain", disable_numparse=True, stralign="right")
     if any(share.weight_bytes is None for share in by_side.values()):
         return f"{table}\nNeither the cache nor the hub has the models, so the shares are guesses (docs/first-run.md)."
-    least = BESIDES_WEIGHTS / GIB
-    short = [name for name, *_, left in rows if float(left) < least]
-    need = f"{least:g} GiB for images, buffers, CUDA graphs and the KV cache"
+    need = f"{BESIDES_WEIGHTS / GIB:g} GiB for images, buffers, CUDA graphs and the KV cache"
     if not short:
         return f"{table}\nIt should fit: each model has at least {need}. vLLM measures it at the start."
-    text = (
-        f"{table}\nIt does not fit: {' and '.join(short)} would have less than {need}. On one such GPU do (fp8: since "
-    )
-    text += "Ada and Hopper):"
-    for files in sorted(pairs.FOLDER.glob("*.yaml")):
-        pair = pairs.load(files.stem)
-        for quantization, part in (("", 1.0), (",quantization=fp8", 0.5)):
-            if (needed := least_gib(part, pair["small"], pair["large"])) and needed <= min(gpus):
-                text += f"\n--model_args pair={files.stem}{quantization} needs one GPU of {needed:.0f} GiB."
+    text = f"{table}\nIt does not fit: {' and '.join(short)} would have less than {need}."
+    fitting = [f"pair={name} needs {least} GiB" for name, least in fitting_pairs(min(gpus))]
+    if not fitting:
+        return f"{text} No named pair fits one such GPU."
+    return f"{text} These pairs fit one such GPU (fp8 needs Ada, Hopper or newer): {'; '.join(fitting)}."
+
+
+def fitting_pairs(gib: float) -> Iterator[tuple[str, int]]:
+    """Yield the named pairs that fit one GPU, in 8 bits if not otherwise, and the memory that they need."""
+    for file in sorted(pairs.FOLDER.glob("*.yaml")):
+        pair = pairs.load(file.stem)
+        for arguments, part in (("", 1.0), (",quantization=fp8", FP8_PART)):
+            if (needed := least_gib(part, pair["small"], pair["large"])) and needed <= gib:
+                yield file.stem + arguments, math.ceil(needed)
                 break
-    return text

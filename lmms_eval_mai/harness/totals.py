@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.engines.thinking import thought_first
-from lmms_eval_mai.method.repeats import THINKS, about_cut, is_endless
+from lmms_eval_mai.method.repeats import THINKS, about_ends, is_endless
 from lmms_eval_mai.method.sample import Trace
 from lmms_eval_mai.redaction import without_password
 from lmms_eval_mai.run.config import Config
@@ -25,7 +25,7 @@ class Totals:
     """Task -> what is counted -> a number. Counted are `samples`, `unreadable`, `exit NAME`, the `scored` and the
     `kept` tokens of a sparse transfer, and of each model, such as `small calls`: its `calls`, `tokens`, microseconds
     (`us`), and the calls that are `shared`, `cut` off, or `thought` before a short answer; the `thinkings`, and those
-    that are `cut thinkings` and `endless`."""
+    that a limit has `cut`, of which some are `endless`, and that `stop_repeats` has `stopped`."""
     failures: Failures
     resumed: bool
     """Whether earlier processes made a part of the calls."""
@@ -73,7 +73,8 @@ def _counts(trace: Trace) -> Counter[str]:
         counts.update({f"{call.key.side} {name}": value for name, value in sums.items()})
         if call.key.prompt in THINKS:
             endless = is_endless(call.key.prompt, call.finish_reason, call.text, call.thinking)
-            counts.update({"thinkings": 1, "cut thinkings": sums["cut"], "endless": endless})
+            end = {"length": "endless", "repetition": "stopped"}.get(call.finish_reason, "")
+            counts.update({"thinkings": 1, "cut": sums["cut"], end: endless})
     return counts
 
 
@@ -139,7 +140,7 @@ def _lines(totals: Totals) -> Iterator[str]:
             yield f"Cut off at a token limit (`finish_reason` is `length`): {cut} calls of the {side} model."
         if thinking := totals.sum(f"{side} thought"):
             yield f"Short answers with a thinking of the model's own: {thinking} calls of the {side} model."
-    if sentence := about_cut(*map(totals.sum, ("thinkings", "cut thinkings", "endless"))):
+    if sentence := about_ends(*map(totals.sum, ("thinkings", "cut", "endless", "stopped"))):
         yield sentence
     if unreadable := totals.sum("unreadable"):
         yield (

@@ -33,17 +33,21 @@ def without_repeats(call: Call) -> Call:
 
 
 def is_endless(prompt: str, finish_reason: str, text: str, thinking: str | None) -> bool:
-    """Return whether a thinking that its limit cut off repeats itself. The arguments are fields of the call."""
-    is_cut = prompt in THINKS and finish_reason == "length"
-    return is_cut and end_of_first_pattern(text or thinking or "") is not None
+    """Return whether a thinking repeats itself at its end, and its limit or `stop_repeats` ended it. The arguments are
+    fields of the call."""
+    if prompt not in THINKS or finish_reason != "length":
+        return prompt in THINKS and finish_reason == "repetition"
+    return end_of_first_pattern(text or thinking or "") is not None
 
 
-def about_cut(thinkings: int, cut: int, endless: int) -> str:
-    """Return a sentence about the thinkings that their limit cut off, of which some repeat themselves. Empty: there are
-    none."""
-    if not cut:
-        return ""
-    share = f"A token limit cut off {cut} of {thinkings} thinkings ({cut / thinkings:.1%})"
-    if not endless:
-        return f"{share}. None of them repeats itself at its end."
-    return f"{share}. {endless} of them repeat themselves at their end: stop_repeats=true ends such a thinking early."
+def about_ends(thinkings: int, cut: int, endless: int, stopped: int) -> str:
+    """Return what to say about the thinkings that did not end by themselves. Empty: there are none. `cut`: by their
+    limit, of which `endless` repeat themselves; `stopped`: by `stop_repeats`."""
+    said = []
+    if cut:
+        advice = ": stop_repeats=true ends such a thinking early" if endless and not stopped else ""
+        loops = f"{endless or 'none'} of them in a loop{advice}"
+        said.append(f"A token limit cut off {cut} of {thinkings} thinkings ({cut / thinkings:.1%}), {loops}.")
+    if stopped:
+        said.append(f"stop_repeats ended {stopped} of {thinkings} thinkings ({stopped / thinkings:.1%}) in a loop.")
+    return " ".join(said)

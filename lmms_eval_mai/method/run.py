@@ -155,8 +155,8 @@ async def _select(opened: OpenSample, sparse: Sparse, name: CallName, thinking: 
     """Return the key tokens of the thinking as text: Select() of Eq. 12.
 
     The weights are attention to the thinking: that of the last token of the transfer prompt of Eq. 9 (Section 4.2), in
-    the large model (our reading, docs/paper-notes.md). This is a prefill of its own. Raises `SampleError` if a weight
-    is not a number.
+    the large model (our reading, experiments/attention/README.md). This is a prefill of its own. Raises `SampleError`
+    if a weight is not a number.
     """
     sample = opened.sample
     before, after = prompts.transfer_parts(sample.benchmark.transfer_prompt, sample.answer_form)

@@ -85,7 +85,8 @@ class Config(Arguments):
     stop_repeats: StrictBool = False
     """Whether a thinking that repeats itself ends: when its last tokens are one pattern of 32 to 96 tokens, 6 times. A
     shorter pattern counts several times. Only its first pattern is transferred. Its `finish_reason` is `repetition`. It
-    needs vLLM, transformers, or a server of vLLM; the scripted engine replays its records. Not in the paper."""
+    needs vLLM, which looks at each token in its scheduler, transformers, or a server of vLLM; the scripted engine
+    replays its records. Not in the paper."""
     min_confidence: Share | str | None = None
     """The threshold of a method that asks how sure a model is, such as `mai_confidence`: a probability above 0 and at
     most 1, or a file of `lmms-eval-mai calibrate`, which chooses it by documents of your own. Default: 0.9, which is
@@ -149,7 +150,7 @@ class Config(Arguments):
             dataclasses.replace(
                 getattr(self, side),
                 native=side in self.native,
-                stop_repeats=self.stop_repeats and side in self.may_think,
+                stop_repeats=self.stop_repeats,  # other methods of these engines may think with both
                 attention=side == "large" and self.transfer == "sparse",
             )
             for side in self.method.sides

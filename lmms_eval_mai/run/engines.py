@@ -32,14 +32,14 @@ CANCEL_LIMIT_S = 10.0
 class Engines:
     """The engines of one configuration. Every method may be called in any thread; `run` runs `start`."""
 
-    def __init__(self, config: Config, build: Callable[[EngineConfig, EngineConfig | None], Engine] = build) -> None:
-        """Build the engines and check that they can run. `build`: builds an engine, as `engines.build.build` does.
+    def __init__(self, config: Config, make: Callable[[EngineConfig, EngineConfig | None], Engine] = build) -> None:
+        """Build the engines and check that they can run. `make`: builds an engine, as `engines.build.build` does.
         Raises `ArgumentError`, `EngineUnavailable` or `EngineStartError`."""
         self.config = config
         self.models: dict[Side, RestartedEngine] = {}
         for engine in config.engines():
             restarts = None if engine.is_endpoint else config.engine_restarts
-            built = build(engine, config.other(engine))
+            built = make(engine, config.other(engine))
             self.models[engine.side] = RestartedEngine(built, restarts, config.call_timeout)
         self._up: set[Side] = set()
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -89,6 +89,7 @@ def test_only_calls_that_think_end_by_repetition_and_they_are_other_calls_than_w
 
 
 ENDS = {"loops": (LOOP, "length"), "is cut": (f"{LOOP} So", "length"), "ends": (f"{LOOP} [[no]]", "stop")}
+ENDS["stopped"] = (LOOP, "repetition")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,3 +119,14 @@ def test_the_end_of_a_run_and_a_report_say_how_many_thinkings_were_cut_and_repea
     for said in (at_the_end, " ".join(report([tmp_path], ()).gaps)):
         assert (share in said) == bool(loops + cut)
         assert ("stop_repeats=true" in said) == (f"{loops} of them" in said) == bool(loops)
+
+
+def test_thinkings_that_stop_repeats_ended_are_counted(tmp_path: Path) -> None:
+    world = World(
+        "pope", [Thinks("yes", "no", "yes", "", "yes", end=end) for end in ("stopped", "loops", *["ends"] * 2)]
+    )
+    config = parse({"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl"})
+    at_the_end = final_table(Totals.of(world.traces("mai"), Failures(), False), config)
+    world.write(tmp_path, "mai")
+    for said in (at_the_end, " ".join(report([tmp_path], ()).gaps)):
+        assert "stop_repeats ended 1 of 4" in said and "cut off 1 of 4" in said

@@ -22,7 +22,7 @@ from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, AgreementRules, Be
 from lmms_eval_mai.method.benchmarks import GENERIC, benchmark_of
 from lmms_eval_mai.method.methods import LARGE
 from lmms_eval_mai.method.prompts import VARIANTS
-from lmms_eval_mai.method.repeats import THINKS, about_cut
+from lmms_eval_mai.method.repeats import THINKS, about_ends
 from lmms_eval_mai.plugin import RESULTS
 
 BUILT_IN = {"mmbench_en_dev_static": "mmbench_en_dev"}
@@ -207,11 +207,14 @@ def _doubts(run: FinishedRun, evaluated: int, unused: Mapping[str, int], is_trac
     }
     for side in SIDES:
         doubts[f"calls of the {side} model that a token limit cut off"] = calls.cut_off[calls.side == side].sum()
+    thinkings = calls[calls.prompt.isin(THINKS)]
+    stopped = (thinkings.endless & ~thinkings.cut_off).sum()
+    ends = about_ends(len(thinkings), thinkings.cut_off.sum(), thinkings.endless.sum() - stopped, stopped)
     if any(doubts.values()):
         shown = "; ".join(f"{count} {what}" for what, count in doubts.items() if count)
-        thinkings = calls[calls.prompt.isin(THINKS)]
-        sentence = about_cut(len(thinkings), thinkings.cut_off.sum(), thinkings.endless.sum())
-        yield f"{run.samples_file}: there are {shown}. {sentence}".rstrip()
+        yield f"{run.samples_file}: there are {shown}. {ends}".rstrip()
+    elif ends:
+        yield f"{run.samples_file}: {ends}"
 
 
 def _told_by(trace: Line, run: FinishedRun) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Two of the tables that a report prints first: all methods, and their differences."""
 
-import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ from lmms_eval_mai.contract import SIDES
 # --- all methods ---
 
 
-@functools.cache
 def spent(run: FinishedRun) -> dict[str, float | None]:
     """Return what a method spends on one document on average: `small_tokens` and `large_tokens` (output tokens), and
     `wall_s`. None: not known. Another model of lmms-eval counts as the large model."""

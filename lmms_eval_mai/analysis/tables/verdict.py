@@ -62,7 +62,8 @@ def verdict(runs: Runs) -> tuple[list[str], list[str]]:
         if stopping := runs.stopping(benchmark):
             sentence, lack = _about(runs, benchmark, stopping)
             said += [sentence] * (not lack)
-            missing += [f"{benchmark_name(benchmark)}: which method pays is not said: {lack}."] * bool(lack)
+            why = f"{benchmark_name(benchmark)}: the report does not say which method pays, because {lack}."
+            missing += [why] * bool(lack)
     return said, missing
 
 
@@ -72,9 +73,9 @@ def _about(runs: Runs, benchmark: str, stopping: Sequence[FinishedRun]) -> tuple
     beside, documents = runs.baselines(stopping[0]), stopping[0].samples.index
     every = [run for run in runs.select(benchmark=benchmark) if run.samples.index.equals(documents)]
     if not runs.roles:
-        return "", "the runs have several pairs of models"
+        return "", "the runs have several pairs of models, or one model on both sides"
     if beside["large S"] not in every or not {beside["Full RT"], beside["large R"]}.intersection(every):
-        return "", "it needs large S, and Full RT or large R, on the same documents"
+        return "", "large S, or both Full RT and large R, are missing on these documents"
     found, unit, about_price = prices(every)
     methods = [
         Priced(runs.name(run.setup), score.value, price, unit)

@@ -22,6 +22,8 @@ for CUDA contexts (0.6 GiB for each engine)."""
 BESIDES_WEIGHTS = 4 * GIB
 """Bytes that an engine needs at least besides its weights: for images, buffers, CUDA graphs and a short KV cache. On an
 H100, 3.5 GiB were measured for the shape of Qwen3-VL-2B and 4.4 for that of 8B. It balances the shares."""
+FP8_PART = 0.6
+"""Part of bf16 weights that `quantization=fp8` needs, about: embeddings and the last layer stay in bf16."""
 WEIGHTS_GIB = {
     "Qwen/Qwen3-VL-2B-Instruct": 4.0,
     "Qwen/Qwen3-VL-4B-Instruct": 8.3,
@@ -66,7 +68,7 @@ def shares(pair: Sequence[EngineConfig], gpu_count: int, rank: int | None = None
 
 def least_gib(part: float, *models: str) -> float | None:
     """Return the memory of a GPU, in GiB, that the models of a named pair need together. None: not known. `part`: of
-    their bf16 weights, 0.5 for 8 bits."""
+    their bf16 weights."""
     known = [WEIGHTS_GIB[model] for model in models if model in WEIGHTS_GIB]
     return sum(part * size + BESIDES_WEIGHTS / GIB for size in known) / USABLE if len(known) == len(models) else None
 
@@ -75,8 +77,8 @@ def _weight_bytes(config: EngineConfig) -> int | None:
     """Return the size of a model's weights in the memory. None: unknown."""
     stored = weight_bytes(config.model, config.arguments.get("revision"))
     known = stored or int(WEIGHTS_GIB.get(config.model, 0) * GIB) or None
-    is_quantized_at_start = config.arguments.get("quantization") == "fp8" and "fp8" not in config.model.lower()
-    return known // 2 if known and is_quantized_at_start else known
+    is_quantized = str(config.arguments.get("quantization")).startswith("fp8") and "fp8" not in config.model.lower()
+    return int(known * FP8_PART) if known and is_quantized else known
 
 
 def _utilizations(pair: Sequence[EngineConfig], sizes: Mapping[Side, int | None]) -> dict[Side, float]:
