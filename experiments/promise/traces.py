@@ -12,7 +12,9 @@ for large R, and for Full RT.
 import argparse
 import asyncio
 import base64
+import contextlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +35,7 @@ OPEN = 64
 class Question(NamedTuple):
     id: str
     text: str
-    image: bytes
+    image: bytes | Path
     options: list[str]
 
 
@@ -43,24 +45,32 @@ def read(file: Path) -> Iterator[Question]:
             options = [row[letter] for letter in "ABCD" if row[letter]]
             yield Question(str(row["id"]), row["question"], row["image"]["bytes"], options)
         return
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for line in filter(str.strip, file.read_text(encoding="utf-8").splitlines()):
         row = json.loads(line)
-        image = (file.parent / row["image"]).read_bytes()
-        yield Question(str(row["id"]), row["question"], image, row.get("options", []))
+        yield Question(str(row["id"]), row["question"], file.parent / row["image"], row.get("options", []))
+
+
+def checked(reply: httpx.Response, of: str) -> dict[str, Any]:
+    """Return the body of a reply. Ends with a sentence if it is an error."""
+    if reply.is_error:
+        text = reply.text
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # a proxy does not reply as the server does
+            text = reply.json()["error"]["message"]
+        raise SystemExit(f"{of}: status {reply.status_code}: {text}")
+    return dict(reply.json())
 
 
 async def ask(client: httpx.AsyncClient, gate: asyncio.Semaphore, question: Question, fields: dict[str, Any]) -> str:
     """Return the line of a question. `fields`: those of the request."""
-    mai = {**fields["mai"], "kind": "letter" if question.options else "word"}
-    mai |= {"options": question.options} if question.options else {}
-    image = "data:image;base64," + base64.b64encode(question.image).decode()
-    content = [{"type": "image_url", "image_url": {"url": image}}, {"type": "text", "text": question.text}]
-    body = {**fields, "messages": [{"role": "user", "content": content}], "mai": mai}
-    async with gate:
+    mai = fields["mai"] | ({"kind": "letter", "options": question.options} if question.options else {})
+    async with gate:  # only the pictures of open requests are in memory
+        data = question.image.read_bytes() if isinstance(question.image, Path) else question.image
+        image = "data:image;base64," + base64.b64encode(data).decode()
+        content = [{"type": "image_url", "image_url": {"url": image}}, {"type": "text", "text": question.text}]
+        body = {**fields, "messages": [{"role": "user", "content": content}], "mai": mai}
         reply = await client.post("/v1/chat/completions", json=body)
-    if reply.is_error:
-        raise SystemExit(f"Question {question.id}: {reply.json()['error']['message']}")
-    return json.dumps({"id": question.id, "question": question.text, "mai": reply.json()["mai"]}) + "\n"
+    mai = checked(reply, f"Question {question.id}")["mai"]
+    return json.dumps({"id": question.id, "question": question.text, "mai": mai}) + "\n"
 
 
 async def main() -> None:
@@ -71,11 +81,16 @@ async def main() -> None:
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--benchmark", help="rules of agreement, as in mai.benchmark of a request (docs/serve.md)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--api_key_env", metavar="VARIABLE", help="the variable with the key of the server")
     given = parser.parse_args()
+    key = os.environ.get(given.api_key_env or "", "").strip()
+    if given.api_key_env is not None and not key:
+        parser.error(f"--api_key_env {given.api_key_env}: this environment variable is not set, or it is empty.")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     questions, gate = [*read(given.questions)], asyncio.Semaphore(OPEN)
     given.folder.mkdir(parents=True, exist_ok=True)
-    async with httpx.AsyncClient(base_url=given.url, timeout=600) as client:
-        model = (await client.get("/v1/models")).json()["data"][0]["id"]
+    async with httpx.AsyncClient(base_url=given.url, headers=headers, timeout=600) as client:
+        model = checked(await client.get("/v1/models"), given.url)["data"][0]["id"]
         for name in given.kinds:
             fields = {"model": model, "mai": {**KINDS[name], "benchmark": given.benchmark}}
             lines = await asyncio.gather(*(ask(client, gate, question, fields) for question in questions))

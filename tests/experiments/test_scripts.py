@@ -2,18 +2,24 @@
 
 import ast
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pandas as pd
 import pytest
 import yaml
+from PIL import Image
 from support.processes import DEMO_DOCUMENTS
+from support.serving import scripted, start_command
 
 import lmms_eval_mai
+from experiments.promise import traces
 from lmms_eval_mai.method.agreement import extract_answer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,6 +64,31 @@ def test_the_cascade_of_ray_serve_calls_the_models_that_are_served() -> None:
 def run(*line: str) -> None:
     done = subprocess.run([sys.executable, "-m", *line], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_traces_of_ones_own_questions_of_a_server_with_a_key(tmp_path: Path) -> None:
+    process, url = start_command(tmp_path, "--api_key_env", "SERVER_KEY", **scripted(tmp_path))
+    Image.new("RGB", (8, 6)).save(tmp_path / "1.png")
+    lines = [{"id": "a", "question": "A dog?"}, {"id": "b", "question": "Which?", "options": ["a dog", "a cat"]}]
+    (tmp_path / "mine.jsonl").write_text("\n\n".join(json.dumps({**one, "image": "1.png"}) for one in lines) + "\n\n")
+    line = [sys.executable, "-m", "experiments.promise.traces", tmp_path / "mine.jsonl", tmp_path / "traces"]
+    line += ["--url", url, "--kinds", "large_s"]
+    refused = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1) and "status 401" in refused.stderr
+    keyed = {**os.environ, "SERVER_KEY": "the-key"}
+    done = subprocess.run([*line, "--api_key_env", "SERVER_KEY"], cwd=ROOT, capture_output=True, text=True, env=keyed)
+    os.kill(process.process.pid or 0, signal.SIGTERM)
+    process.end()
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(one) for one in (tmp_path / "traces" / "large_s.traces.jsonl").read_text().splitlines()]
+    assert [(one["id"], one["mai"]["kind"]) for one in found] == [("a", "word"), ("b", "letter")]
+
+
+@pytest.mark.parametrize("text", ["<html>Bad gateway</html>", '"Bad gateway"', '{"detail": "Bad gateway"}'])
+def test_an_error_that_is_not_the_servers_ends_the_traces_with_its_status_and_text(text: str) -> None:
+    with pytest.raises(SystemExit, match=r"Question 17: status 502: .*Bad gateway"):
+        traces.checked(httpx.Response(502, text=text), "Question 17")
 
 
 @pytest.mark.long
