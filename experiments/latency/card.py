@@ -11,7 +11,7 @@ import logging
 from importlib.metadata import version
 
 SYSTEMS = ("b200_sxm", "b300_sxm", "gb200", "gb300", "h100_sxm", "h200_sxm", "l40s", "rtx_pro_6000_server")
-"""Cards for which it has times of vLLM with pictures (2026-11-28)."""
+"""Cards for which aiconfigurator has times of vLLM with pictures (2026-11-28)."""
 BATCHES, CONTEXTS, WHOLE = (1, 2, 4, 8, 16, 32, 64, 128, 256), (256, 2048), 1024
 
 

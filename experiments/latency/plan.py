@@ -123,7 +123,8 @@ class Plan:
 
 def plan(benchmark: str, documents: int, given: argparse.Namespace) -> Plan:
     """Return the plan of a benchmark. Documents that are about equally difficult have all lengths, so few documents
-    have the means of many. Raises `ValueError` if hard documents think so long that nothing is left for easy ones."""
+    have the means of many. Raises `ValueError` if hard documents think so long that nothing is left for easy ones.
+    If only the rounding of few documents leaves nothing, the hard ones get their part of the thinking of many."""
     number = paper_numbers.number
     exits = given.exits or [number(10, "MAI 8B + 2B-R", benchmark, exit) for exit in ("agree_short", "agree_think")]
     lengths = {
@@ -134,12 +135,15 @@ def plan(benchmark: str, documents: int, given: argparse.Namespace) -> Plan:
     ranks = [NormalDist().inv_cdf((0.5 + number * (math.sqrt(5) - 1) / 2) % 1) for number in range(documents)]
     spread, difficulties = [math.exp(0.4 * rank) for rank in ranks], [(n + 0.5) / documents for n in range(documents)]
     easy = sum(100 * difficulty < short for difficulty in difficulties)
-    factor = (given.hard_factor or HARD_FACTORS[benchmark]) if easy else 1.0
-    if (hard := factor * (documents - easy)) > documents:
+    share, factor = 1 - short / 100, given.hard_factor or HARD_FACTORS[benchmark]
+    if short and share * factor > 1:
         raise ValueError(
-            f"{documents - easy} of {documents} documents of {benchmark} are hard, and {factor:g} times as long as all "
-            f"is more than all together: give --hard_factor below {documents / (documents - easy):.2f}."
+            f"{share:.1%} of the documents of {benchmark} are hard, and {factor:g} times as long as all is more than "
+            f"all together: give --hard_factor below {1 / share:.2f}."
         )
+    hard = (factor if easy else 1.0) * (documents - easy)
+    if hard > documents:
+        hard = share * factor * documents
     groups = (spread[:easy], documents - hard), (spread[easy:], hard)
     factors = [one * total / sum(group) for group, total in groups for one in group]
     made = [*map(Document, difficulties, factors)]
@@ -153,11 +157,13 @@ OF_LETTER = {"S": ("simple", "task"), "E": ("explain",), "R": ("think", "native"
 
 def measured(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
     """Return the options of a plan by the runs in a folder, such as one of `compare`: mean lengths, exits of MAI, how
-    much longer hard documents think, and the methods whose lengths are known. Raises `ValueError`."""
+    much longer hard documents think, and the methods whose lengths are known. Of several runs it takes the one with the
+    most documents. Raises `ValueError`."""
     samples, calls = read([folder])
-    mai = samples[samples.method == "mai"].set_index("doc_id")
-    if mai.empty or samples.benchmark.nunique() > 1:
+    runs = [run for _, run in samples[samples.method == "mai"].groupby("run")]
+    if not runs or samples.benchmark.nunique() > 1:
         raise ValueError(f"--from {folder}: give the folder of one task with a run of mai.")
+    mai = max(runs, key=len).set_index("doc_id")
     sizes, lengths, thinking = samples.groupby("run").size(), {}, None
     for side in SIDES:
         lengths[side] = {}
@@ -165,18 +171,25 @@ def measured(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
             found = calls[(calls.side == side) & calls.prompt.isin(prompts)].groupby("run")
             whole = [run_calls for run, run_calls in found if len(run_calls) == sizes[run]]
             if whole:
-                lengths[side][letter] = float(whole[0].output_tokens.mean())
-                thinking = whole[0].set_index("doc_id").output_tokens if (side, letter) == ("small", "R") else thinking
-    if thinking is None:
-        raise ValueError(f"--from {folder}: there is no run of full_rt, whose thinking is that of all questions.")
+                tokens = max(whole, key=len).set_index("doc_id").output_tokens
+                lengths[side][letter] = float(tokens.mean())
+                thinking = tokens if (side, letter) == ("small", "R") else thinking
+    if thinking is None or not (common := mai.index.intersection(thinking.index)).size:
+        raise ValueError(
+            f"--from {folder}: in no run does the small model think with prompt R on all documents, also on those of "
+            "the run of mai. Add a run of full_rt with think=R."
+        )
     is_hard = mai.exit != "agree_short"
+    hard = common[is_hard[common]]
     prompts = {row.title: [row.prompt(ask.name) for ask in row.method.asks] for row in given.methods}
     known = [title for title, of in prompts.items() if all((PROMPTS[p].variant or "S") in lengths[s] for s, p in of)]
+    if not known:
+        raise ValueError(f"--from {folder}: the runs do not have all lengths of any of {', '.join(prompts)}.")
     return {
         "benchmarks": [str(mai.benchmark.iloc[0])],
         "lengths": [json.dumps(lengths[side]) for side in SIDES],
         "exits": [100 * float((mai.exit == exit).mean()) for exit in ("agree_short", "agree_think")],
-        "hard_factor": float(thinking[mai.index[is_hard]].mean() / thinking.mean()) if is_hard.any() else 1.0,
+        "hard_factor": float(thinking[hard].mean() / thinking[common].mean()) if hard.size else 1.0,
         "methods": [row for row in given.methods if row.title in known],
     }
 
@@ -185,11 +198,27 @@ def options_of(options: argparse.ArgumentParser) -> argparse.Namespace:
     """Return the options that the user gave, with those of `--from`."""
     given = options.parse_args()
     if given.runs_of is not None:
-        for name, value in measured(given.runs_of, given).items():
-            setattr(given, name, value)
-        print(f"By the runs in {given.runs_of}: lengths {', '.join(given.lengths)}, exits", end=" ")
-        print(f"{given.exits[0]:.1f} and {given.exits[1]:.1f}%, hard questions {given.hard_factor:.2f} times as long.")
+        for name in ("benchmarks", "lengths", "exits", "hard_factor"):
+            if getattr(given, name) is not options.get_default(name):
+                options.error(f"--from {given.runs_of} takes --{name} from the runs: leave one of the two out.")
+        try:
+            found = measured(given.runs_of, given)
+        except ValueError as error:
+            options.error(str(error))
+        out = [row.title for row in given.methods if row not in found["methods"]]
+        vars(given).update(found)
+        print(
+            f"By the runs in {given.runs_of}: lengths {', '.join(given.lengths)}, exits {given.exits[0]:.1f} "
+            f"and {given.exits[1]:.1f}%, hard questions {given.hard_factor:.2f} times as long. Left out, because the "
+            f"runs do not have their lengths: {', '.join(out) or 'none'}."
+        )
     return given
+
+
+def above_0(text: str) -> float:
+    if not float(text) > 0:
+        raise ValueError("the factor must be above 0")
+    return float(text)
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -203,8 +232,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     lengths = 'models of Table 5, or your own lengths: \'{"S": 4, "E": 90, "R": 250}\''
     made.add_argument("--lengths", nargs=2, metavar=("SMALL", "LARGE"), default=["2B", "8B"], help=lengths)
     made.add_argument("--exits", nargs=2, type=float, help="your own: percent of agree_short and of agree_think")
-    hard = "thinking where the short answers disagree, by that on all documents; 1: equal (default: from Table 11)"
-    made.add_argument("--hard_factor", type=float, help=hard)
+    hard = "thinking where the short answers disagree, by that on all documents, above 0; 1: equal (default: Table 11)"
+    made.add_argument("--hard_factor", type=above_0, help=hard)
     from_help = "lengths, exits and hard factor of your own runs, such as the folder of lmms-eval-mai compare"
     made.add_argument("--from", dest="runs_of", type=Path, metavar="FOLDER", help=from_help)
     made.add_argument("--seed", type=int, default=1)

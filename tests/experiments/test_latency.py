@@ -127,8 +127,12 @@ def test_hard_questions_think_as_long_as_one_says_while_something_is_left_for_ea
     assert mean_tokens(made, "own_thinking") == pytest.approx(2 * 294.3, rel=0.01)
     easy = (1 - 0.28 * 2) / 0.72
     assert mean_tokens(made, "own_thinking:R:0.56") == pytest.approx((1 + easy / 2) * 294.3, rel=0.02)
-    with pytest.raises(ValueError, match="--hard_factor below 3"):
-        plan.plan("chartqa", 1000, given("--hard_factor", "4"))
+    for documents in (4, 1000):
+        with pytest.raises(ValueError, match="--hard_factor below 3"):
+            plan.plan("chartqa", documents, given("--hard_factor", "4"))
+    few = plan.plan("chartqa", 4, given("--exits", "35", "20", "--hard_factor", "1.4"))  # 3 of 4 are hard: 4.2 means
+    assert sum(document.factor for document in few.documents) == pytest.approx(4)
+    assert min(document.factor for document in few.documents) > 0
 
 
 @pytest.mark.parametrize("benchmark", plan.BENCHMARKS)
@@ -165,6 +169,53 @@ def test_lengths_and_exits_of_ones_own_runs(tmp_path: Path) -> None:
     assert (found["exits"], found["hard_factor"]) == ([75.0, 0.0], 1.0)
     assert [json.loads(lengths) for lengths in found["lengths"]] == [{"S": 4.0, "R": 100.0}, {"S": 4.0}]
     assert [row.title for row in found["methods"]] == ["large:S", "full_rt", "mai", "mai_confidence"]
+
+
+def options_of(monkeypatch: pytest.MonkeyPatch, *options: str | Path) -> Any:
+    monkeypatch.setattr(sys, "argv", ["planned.py", *map(str, options)])
+    return plan.options_of(plan.parser(""))
+
+
+def test_of_two_runs_of_a_method_the_one_with_the_most_documents_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agree, disagree = Answers("red", *4 * ["red"]), Answers("red", "blue", "green", "red", "red")
+    few, many = World("shapes", [disagree] * 2), World("shapes", [disagree] * 2 + [agree] * 2)
+    for number, (world, method) in enumerate([(few, "mai"), (few, "full_rt"), (many, "mai"), (many, "full_rt")]):
+        world.write(tmp_path, method, time=f"20260101_00000{number}")
+    found = options_of(monkeypatch, "--from", tmp_path, "--methods", "large:R", "mai")
+    assert (found.exits, found.hard_factor, [row.title for row in found.methods]) == ([50.0, 0.0], 1.0, ["mai"])
+    assert capsys.readouterr().out.endswith("lengths: large:R.\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--lengths", "2B", "8B"], "--lengths"),
+        (["--exits", "50", "25"], "--exits"),
+        (["--hard_factor", "1"], "--hard_factor"),
+        (["--hard_factor", "0"], "--hard_factor"),
+        (["--benchmarks", "pope"], "--benchmarks"),
+        (["--methods", "large:R"], "large:R"),
+    ],
+)
+def test_options_that_ones_own_runs_contradict_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], named: str
+) -> None:
+    world = World("shapes", [Answers("red", *4 * ["red"])] * 2)
+    world.write(tmp_path, "mai")
+    world.write(tmp_path, "full_rt", time="20260101_000001")
+    with pytest.raises(SystemExit, match="2"):
+        options_of(monkeypatch, "--from", tmp_path, *options)
+    assert named in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_runs_that_think_with_e_do_not_have_the_thinking_of_r(tmp_path: Path) -> None:
+    world = World("shapes", [Answers("red", *4 * ["red"])] * 2, options={"think": "E"})
+    world.write(tmp_path, "mai")
+    world.write(tmp_path, "full_rt", time="20260101_000001")
+    with pytest.raises(ValueError, match="think=R"):
+        plan.measured(tmp_path, given())
 
 
 # --- the commands of its README.md, with few documents -------------------------------------------------------
