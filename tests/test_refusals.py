@@ -184,6 +184,7 @@ STEPS = f"""
 [{{ask: large.task}}, {{stop: {{exit: a, answer: large.task, sure: large.task}}}}] | large.task has no probability
 [{ASK}, {{stop: {{exit: not a name, answer: large.simple}}}}] | exit
 [{ASK}, {{stop: {{answer: large.simple}}}}] | exit
+[{ASK}, {{stop: {{exit: a, answer: large.simple}}, sure: large.simple}}] | sure
 [{ASK}] | last step
 [{ASK}, {{stop: {{exit: a, answer: large.simple, sure: large.simple}}}}] | last step
 [{ASK}, {{stop: {{exit: early, answer: large.simple}}}}, {{ask: small.simple}}, {END}] | early
