@@ -54,15 +54,17 @@ def question_of(
     that requests may name. Raises `RequestError`, or `ArgumentError`, which is the fault of the request too."""
     mai = request.mai
     turns = [(message.role.replace("developer", "system"), message.parts()) for message in request.messages]
+    if mai.kind == "free":
+        if others := mai.model_fields_set - {"kind", "trace"}:
+            sentence = f"A free chat goes to one model as it is, so mai.{min(others)} has no effect. Leave it out."
+            raise bad_request(sentence, "mai.kind")
+        return _free_chat(request, turns, config, gen_kwargs)
     *earlier, (_, parts) = turns
     last = max(number for number, part in enumerate(parts) if isinstance(part, str) and part.strip())
     before = "".join(f"{part}\n" for part in parts[:last] if isinstance(part, str))
     text, variant, answer_form = strip_instruction(str(parts[last]))
-    if mai.kind == "free" and (others := mai.model_fields_set - {"kind", "trace"}):
-        sentence = f"A free chat goes to one model as it is, so mai.{min(others)} has no effect. Leave it out."
-        raise bad_request(sentence, "mai.kind")
-    options = [] if mai.kind == "free" else find_options(before + text, mai, answer_form)
-    if mai.kind == "free" or not (variant or options or _asks_for_short_answer(request)):
+    options = find_options(before + text, mai, answer_form)
+    if not (variant or options or _asks_for_short_answer(request)):
         return _free_chat(request, turns, config, gen_kwargs)
     if mai.options and options_of(before + text) != [option.strip() for option in options]:
         text = with_options(text.rstrip("\n"), options)
