@@ -10,7 +10,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pandas as pd
 import pytest
 import yaml
@@ -19,7 +18,6 @@ from support.processes import DEMO_DOCUMENTS
 from support.serving import scripted, start_command
 
 import lmms_eval_mai
-from experiments.promise import traces
 from lmms_eval_mai.method.agreement import extract_answer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,12 +81,6 @@ def test_traces_of_ones_own_questions_of_a_server_with_a_key(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     found = [json.loads(one) for one in (tmp_path / "traces" / "large_s.traces.jsonl").read_text().splitlines()]
     assert [(one["id"], one["mai"]["kind"]) for one in found] == [("a", "word"), ("b", "letter")]
-
-
-@pytest.mark.parametrize("text", ["<html>Bad gateway</html>", '"Bad gateway"', '{"detail": "Bad gateway"}'])
-def test_an_error_that_is_not_the_servers_ends_the_traces_with_its_status_and_text(text: str) -> None:
-    with pytest.raises(SystemExit, match=r"Question 17: status 502: .*Bad gateway"):
-        traces.checked(httpx.Response(502, text=text), "Question 17")
 
 
 @pytest.mark.long
