@@ -28,7 +28,6 @@ from support.documents import (
     SHAPES_WORD,
     texts_agree,
 )
-from support.logs import logged
 
 from lmms_eval_mai.method.agreement import AgreementRules, read_answer
 from lmms_eval_mai.method.benchmarks import BENCHMARKS, GENERIC, options_of
@@ -42,23 +41,19 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("pope", NONE, "[[No]]", " no\n", True),
     ("pope", NONE, "Yes", "No", False),
     ("pope", NONE, "Yes.", "Yes.", False),
-    ("pope", NONE, "N", "No", False),
     ("pope", NONE, "There is no dog", "no", False),
     ("pope", NONE, "", "", False),
     # MMMU, multiple choice: if lmms-eval would draw a letter at random, there is no answer.
     ("mmmu_val", MMMU_CHOICE, "B", "(B)", True),
-    ("mmmu_val", MMMU_CHOICE, "[[C]]", "C. blue", True),
     ("mmmu_val", MMMU_CHOICE, "The first colour to be seen is green", "B", True),
     ("mmmu_val", MMMU_CHOICE, "A", "B", False),
     *(("mmmu_val", MMMU_CHOICE, text, text, False) for text in ("", "E", "none", "**D**")),
     # MMMU, open: the scorer reads the same in both, or its own rule, which rounds numbers, accepts both directions.
-    ("mmmu_val", MMMU_OPEN, "the answer is 5", "5", True),
     ("mmmu_val", MMMU_OPEN, "x = 3", "y = 3", True),
     ("mmmu_val", MMMU_OPEN, "12,300", "12300.0", True),
     ("mmmu_val", MMMU_OPEN, "5", "5.001", True),
     ("mmmu_val", MMMU_OPEN, "5", "6", False),
     ("mmmu_val", MMMU_OPEN, "cat", "cats", False),
-    ("mmmu_val", MMMU_OPEN, ".", ".", False),
     ("mmmu_val", MMMU_OPEN, "", "", False),
     # MMBench: letters of options that exist. Columns with "nan" or nothing are not options, but the scorer finds the
     # text "nan" in "banana".
@@ -66,7 +61,6 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
     ("mmbench_en_dev", MMBENCH_FOUR, "It is orange", "[[D.]]", True),
     ("mmbench_en_dev", MMBENCH_FOUR, "A", "B", False),
     ("mmbench_en_dev", MMBENCH_FOUR, "red and blue", "red and blue", False),
-    ("mmbench_en_dev", MMBENCH_FOUR, "", "", False),
     ("mmbench_en_dev", MMBENCH_THREE, "C", "banana", False),
     ("mmbench_en_dev", MMBENCH_TWO, "a ripe apple", "B", True),
     *(("mmbench_en_dev", MMBENCH_TWO, text, text, False) for text in ("nan", "C")),
@@ -74,52 +68,37 @@ TABLE: list[tuple[str, dict[str, Any], str, str, bool]] = [
     # ChartQA: equal texts, or numbers that are equal for the scorer.
     ("chartqa", NONE, "Blue", " blue", True),
     ("chartqa", NONE, "5.0", "5", True),
-    ("chartqa", NONE, "1995.", "1995", True),
     ("chartqa", NONE, "0.50", "50%", True),
     ("chartqa", NONE, "2%", "2", False),
     ("chartqa", NONE, "1,234", "1234", False),
     ("chartqa", NONE, "0", "0.0", False),
     ("chartqa", NONE, "nan", "NaN%", False),
-    ("chartqa", NONE, "5", "5.001", False),
-    ("chartqa", NONE, "100", "104", False),
     ("chartqa", NONE, "", "", False),
     # InfoVQA: equal texts.
-    ("infovqa_val", NONE, "five million", "five billion", False),
-    ("infovqa_val", NONE, "not available", "now available", False),
     ("infovqa_val", NONE, "North  America", "north america", True),
     ("infovqa_val", NONE, "the end of the year 2019", "the end of the year 2018", False),
-    ("infovqa_val", NONE, "1.5 million", "1.5 billion", False),
     ("infovqa_val", NONE, "", "", False),
     # RealWorldQA: the letter that the scorer finds, or the open answer as the scorer normalises it.
     ("realworldqa", RWQA_CHOICE, "The answer is C", "C.", True),
     ("realworldqa", RWQA_CHOICE, "Bird", "(B)", True),
     ("realworldqa", RWQA_CHOICE, "I pick C, not D", "D", True),
     ("realworldqa", RWQA_CHOICE, "A", "C", False),
-    ("realworldqa", RWQA_CHOICE, "bird", "bird", False),
     ("realworldqa", RWQA_SIX, "E", "E.", True),
     ("realworldqa", RWQA_BARE, "D", "d) D", True),
-    ("realworldqa", RWQA_BARE, "left", "left", False),
     ("realworldqa", RWQA_OPEN, "Downhill", "downhill.", True),
     ("realworldqa", RWQA_OPEN, "3", "three", False),
-    ("realworldqa", RWQA_OPEN, ".", ".", False),
     # shapes: equal without case and punctuation.
-    ("shapes", SHAPES_CHOICE, "B", "(b)", True),
     ("shapes", SHAPES_CHOICE, "The answer is C", "C.", False),
     ("shapes", SHAPES_CHOICE, "?", "?", False),
     ("shapes", SHAPES_WORD, "Red circle", "red circle.", True),
     ("shapes", SHAPES_WORD, "red circle", "red cross", False),
     # Another lmms-eval task: letters if its prompt shows them, and equal texts.
     ("any", LETTERS, "B", "(B) a dog", True),
-    ("any", LETTERS, "The answer is C", "c.", True),
     ("any", LETTERS, "Option A", "\\boxed{A}", True),
     ("any", LETTERS, "So the answer should be **C**.", "Therefore, C.", True),
     ("any", LETTERS, "A cat", "A dog", False),
-    ("any", LETTERS, "A cat", "A", False),
-    ("any", LETTERS, "A, B", "A, C", False),
     ("any", LETTERS, "(A) and (B)", "A", False),
-    ("any", LETTERS, "Vitamin C", "Plan C", False),
     ("any", LETTERS, "Yes", "yes", True),
-    ("any", NONE, "A cat", "A dog", False),
     ("any", NONE, "B", "(B)", False),
     ("any", MMBENCH_TWO, "A banana", "a banana", True),  # the columns do not tell whether the prompt shows letters
     ("any", NONE, "42", "42.", False),
@@ -140,19 +119,14 @@ def test_two_answers_agree_if_and_only_if_the_table_has_true(
     [
         ("infovqa_val", AgreementRules(0.94, "anls"), "Microsoft Windows", "Microsoft Window", True),
         ("infovqa_val", AgreementRules(0.95, "anls"), "Microsoft Windows", "Microsoft Window", False),
-        ("infovqa_val", AgreementRules(0.0), "north", "south", False),
         # The paper's plain rule: ANLS for digits too, here 0.75.
         ("infovqa_val", AgreementRules(0.5, "anls"), "2019", "2018", True),
-        ("infovqa_val", AgreementRules(0.8, "anls"), "2019", "2008", False),
         # ChartQA's tolerance in both directions.
         ("chartqa", RELAXED, "50%", "0.51", True),
-        ("chartqa", RELAXED, "-100", "-104", True),
         ("chartqa", RELAXED, "Blue", "blue", True),
         ("chartqa", RELAXED, "inf", "inf", True),  # their relative change is not a number
         ("chartqa", RELAXED, "95", "100", False),  # 95 differs from 100 by 5 %, and 100 from 95 by 5.3 %
         ("chartqa", RELAXED, "0", "0.0", False),  # a target of zero is compared as text
-        ("chartqa", RELAXED, "100", "-100", False),
-        ("chartqa", RELAXED, "1,000", "1000", False),
         ("chartqa", RELAXED, "", "", False),
     ],
 )
@@ -181,12 +155,8 @@ def test_texts_of_models_that_do_not_stop_are_compared_without_functions_that_ne
     [
         ("Which?\nA. a cat\nB. a dog\n", ["a cat", "a dog"]),
         ("What is it? (A) a cat (B) a dog", ["a cat", "a dog"]),
-        ("Which?\nChoices: A: Vitamin C. B: iron", ["Vitamin C.", "iron"]),
         ("For example:\nA) 1\nB) 2\nC) 3\nWhich?\nA) <image>\nB) <image>", ["<image>", "<image>"]),
-        ("Options:\nA. <image>\nB. <image>", ["<image>", "<image>"]),
-        ("What is it: a cat, a dog or a bird?", []),
         ("Paper by: A. Smith and B. Jones. Which year?", []),
-        ("Compare (A) and (B).", []),
         ("Point A. Point B. Which is higher?", []),
         ("Answer with A, B or C.\nA. the only one", []),
     ],
@@ -194,14 +164,6 @@ def test_texts_of_models_that_do_not_stop_are_compared_without_functions_that_ne
 def test_letters_are_those_that_the_prompt_shows_before_its_last_options(prompt: str, options: list[str]) -> None:
     assert options_of(prompt) == options
 
-
-def test_answers_to_mmbench_are_read_without_the_lines_of_its_evaluator() -> None:
-    with logged() as messages:
-        assert read_answer(BENCHMARKS["mmbench_en_dev"], MMBENCH_FOUR, "A red one, so A") == "A"
-    assert messages == []
-
-
-# --- any answers, documents, rules and random seeds ---
 
 every_benchmark = pytest.mark.parametrize("name", ALL)
 

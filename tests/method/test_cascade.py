@@ -16,7 +16,7 @@ from lmms_eval_mai.errors import MissingAnswer, PromptTooLong
 from lmms_eval_mai.method import prompts
 from lmms_eval_mai.method.benchmarks import BENCHMARKS
 from lmms_eval_mai.method.files import read_steps
-from lmms_eval_mai.method.methods import METHODS, Method, Thresholds, steps_of
+from lmms_eval_mai.method.methods import METHODS, Method, Thresholds
 from lmms_eval_mai.method.sample import category_of
 
 YES, NO = "[[Yes]]", "[[No]]"
@@ -198,19 +198,12 @@ def test_the_table_has_every_exit_of_each_method() -> None:
     assert {name: set(method_of(name).exits) for name in seen} == seen and {*METHODS, *OWN} == {*seen}
 
 
-def test_a_named_method_survives_its_record() -> None:
-    for name, method in METHODS.items():
-        assert read_steps(name, steps_of(method), "") == method
-
-
 @pytest.mark.parametrize(
     ("output", "choice", "reference"),
     [
         ("red. [[No]]</think>\n\n[[Yes]]", "keep", "red. [[No]]\n\n[[Yes]]"),
         ("red. [[No]]</think>\n\n[[Yes]]", "cut", "red. [[No]]"),
         ("<|channel>thought\nred.<channel|>[[Yes]]", "cut", "red."),
-        ("<think>red and", "keep", "red and"),
-        ("[[Yes]]", "keep", "[[Yes]]"),
     ],
 )
 def test_transfer_has_the_thinking_without_its_marks(output: str, choice: Any, reference: str) -> None:
@@ -226,17 +219,11 @@ def test_thinking_that_was_cut_has_no_answer() -> None:
     assert trace.exit == "transfer" and trace.calls[2].parsed is None and trace.calls[2].thinking == "[[No]] or"
 
 
-def test_a_trace_has_the_parsed_answers_and_the_threshold() -> None:
-    answers = {"simple": YES, "think": "[[perhaps]]"}, {"simple": NO, "transfer": NO}
-    trace = run_method("mai", sample(), *answers)[0]
-    assert [call.parsed for call in trace.calls] == ["yes", "no", None, "no"] and trace.min_confidence is None
-    assert run_method("own_thinking", sample(), {}, {"simple": NO, "think": NO}).trace.min_confidence == 0.9
-
-
 def test_a_benchmark_may_have_a_threshold_of_its_own() -> None:
     thresholds = Thresholds(0.9, {"pope": 0.5})
     sure = {"simple": Answer(NO, answer_logprob=math.log(0.6))}
-    assert run_method("mai_confidence", sample(), {}, sure, thresholds=thresholds)[0].exit == "confident"
+    trace = run_method("mai_confidence", sample(), {}, sure, thresholds=thresholds).trace
+    assert (trace.exit, trace.min_confidence) == ("confident", 0.5)
     assert thresholds.of("chartqa") == 0.9
 
 
@@ -314,17 +301,6 @@ def test_thinking_that_overflows_the_context_is_truncated_or_refused() -> None:
     assert shown.endswith(prompts.transfer("previous_thinking", " So the answer is no.", "word"))
     with pytest.raises(PromptTooLong):
         run_method("mai", sample(), *answers, on_overflow="error")
-
-
-def test_trace_with_prompts_holds_what_was_sent_in_each_call_and_no_image() -> None:
-    answers = ({"simple": NO, "think": NO}, {"simple": YES, "transfer": YES})
-    trace, small, large, _ = run_method("mai", sample(), *answers, log_prompts=True)
-    assert len(trace.calls) == 4
-    for call in trace.calls:
-        ((role, (image, *texts)),) = [message.values() for message in call.messages or ()]
-        assert (role, image) == ("user", "<image 64x48>")
-        assert "".join(texts) == {"small": small, "large": large}[call.key.side].prompt_of(call.key.prompt)
-    assert all(call.messages is None for call in run_method("mai", sample(), *answers)[0].calls)
 
 
 @pytest.mark.parametrize(

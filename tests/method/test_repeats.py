@@ -1,6 +1,5 @@
 """What is transferred of a thinking that repeats itself, and what a run and a report say of those that a limit cut."""
 
-import asyncio
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from support.folders import Answers, World
 from support.samples import run_method, sample
 from support.tables import report
 
-from lmms_eval_mai.contract import Call, CallKey, Message, Prompt, Repetition, Sampling
+from lmms_eval_mai.contract import Prompt, Repetition
 from lmms_eval_mai.engines.scripted import Answer
 from lmms_eval_mai.harness.totals import Totals, final_table
 from lmms_eval_mai.method import prompts
@@ -18,7 +17,6 @@ from lmms_eval_mai.method.repeats import end_of_first_pattern
 from lmms_eval_mai.run.config import parse
 from lmms_eval_mai.run.decoding import sampling
 from lmms_eval_mai.run.outcomes import Failures
-from lmms_eval_mai.run.store import Store
 
 BEGIN, PATTERN = "I look at the dog:\n", "It may be a dog, or it may be a cat. "
 LOOP = BEGIN + PATTERN * 6
@@ -30,11 +28,9 @@ LOOP = BEGIN + PATTERN * 6
         (LOOP, BEGIN + PATTERN),
         (LOOP.rstrip(), BEGIN + PATTERN),  # a thinking of a model's own has no space at its end
         (BEGIN + PATTERN * 40 + PATTERN[:9], BEGIN + PATTERN),
-        (BEGIN + "no, " * 60, BEGIN + "no, " * 8),
         (BEGIN + PATTERN * 4, None),
         (BEGIN + "|---" * 30 + "|", None),
         (LOOP + "So [[Yes]]", None),
-        ("", None),
     ],
 )
 def test_the_first_pattern_is_found_in_the_text(text: str, kept: str | None) -> None:
@@ -62,7 +58,7 @@ def test_the_second_stage_reads_the_thinking_up_to_its_first_pattern() -> None:
     assert run.large.prompt_of("stage2").endswith(prompts.stage2(BEGIN + PATTERN, "word"))
 
 
-def test_only_calls_that_think_end_by_repetition_and_they_are_other_calls_than_without_it(tmp_path: Path) -> None:
+def test_only_calls_that_think_end_by_repetition() -> None:
     given = {"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl"}
     off, on = (sampling({}, parse(given | more), is_mai_task=True) for more in ({}, {"stop_repeats": True}))
     thinks = {"explain", "think", "native"}
@@ -70,22 +66,6 @@ def test_only_calls_that_think_end_by_repetition_and_they_are_other_calls_than_w
     assert {name: one for name, one in on.items() if name not in thinks} == {n: off[n] for n in off.keys() - thinks}
     assert parse(given | {"stop_repeats": True}).settings.options == {"stop_repeats": True}
     assert parse(given).settings.options == {}
-
-    key = CallKey("pope_s", 0, 0, "small", "think")
-    asked = Prompt((Message("user", ("Is it red?",)),), key)
-    store = Store(tmp_path / "store")
-    store.models, store.run_name = {"small": "s"}, "run"
-
-    async def find(one: Sampling) -> Call | None:
-        again = Store(tmp_path / "again", others=[store.path])
-        again.models, again.run_name = store.models, "another run"
-        found = await again.find(asked, one)
-        again.close()
-        return found
-
-    asyncio.run(store.add(asked, off["think"], Call("Yes", "stop", 9, 0, 1, None, None, 0.1, key=key)))
-    store.close()
-    assert asyncio.run(find(off["think"])) is not None and asyncio.run(find(on["think"])) is None
 
 
 ENDS = {"loops": (LOOP, "length"), "is cut": (f"{LOOP} So", "length"), "ends": (f"{LOOP} [[no]]", "stop")}
@@ -104,29 +84,20 @@ class Thinks(Answers):
         return dataclasses.replace(super().to(prompt), **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("loops", "cut"), [(3, 0), (3, 2), (0, 2), (0, 0)])
-def test_the_end_of_a_run_and_a_report_say_how_many_thinkings_were_cut_and_repeat_themselves(
-    tmp_path: Path, loops: int, cut: int
+@pytest.mark.parametrize(("stopped", "loops", "cut"), [(0, 3, 0), (0, 3, 2), (0, 0, 2), (1, 1, 0), (0, 0, 0)])
+def test_the_end_of_a_run_and_a_report_say_how_many_thinkings_were_stopped_or_cut_and_repeat_themselves(
+    tmp_path: Path, stopped: int, loops: int, cut: int
 ) -> None:
-    ends = [*["loops"] * loops, *["is cut"] * cut, *["ends"] * (20 - loops - cut)]
+    ends = [*["stopped"] * stopped, *["loops"] * loops, *["is cut"] * cut]
+    ends += ["ends"] * (20 - len(ends))
     world = World("pope", [Thinks("yes", "no", "yes", "", "yes", end=end) for end in ends])
     traces = world.traces("mai")
     config = parse({"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl"})
     ranks = [Totals.of(part, Failures(), False) for part in (traces[:7], traces[7:])]
     at_the_end = final_table(Totals.merged(ranks), config)
     world.write(tmp_path, "mai")
-    share = f"{loops + cut} of 20 thinkings ({(loops + cut) / 20:.1%})"
     for said in (at_the_end, " ".join(report([tmp_path], ()).gaps)):
-        assert (share in said) == bool(loops + cut)
-        assert ("stop_repeats=true" in said) == (f"{loops} of them" in said) == bool(loops)
-
-
-def test_thinkings_that_stop_repeats_ended_are_counted(tmp_path: Path) -> None:
-    world = World(
-        "pope", [Thinks("yes", "no", "yes", "", "yes", end=end) for end in ("stopped", "loops", *["ends"] * 2)]
-    )
-    config = parse({"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl"})
-    at_the_end = final_table(Totals.of(world.traces("mai"), Failures(), False), config)
-    world.write(tmp_path, "mai")
-    for said in (at_the_end, " ".join(report([tmp_path], ()).gaps)):
-        assert "stop_repeats ended 1 of 4" in said and "cut off 1 of 4" in said
+        assert (f"cut off {loops + cut} of 20 thinkings ({(loops + cut) / 20:.1%})" in said) == bool(loops + cut)
+        assert (f"stop_repeats ended {stopped} of 20" in said) == bool(stopped)
+        assert (f"{loops} of them" in said) == bool(loops)
+        assert ("stop_repeats=true" in said) == bool(loops and not stopped)

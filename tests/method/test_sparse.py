@@ -57,12 +57,6 @@ def test_the_fewest_heaviest_tokens_that_carry_delta_are_kept_in_the_order_of_th
     assert weight_of(pairs, found.positions[:-1]) / total < Fraction(delta) + allowed
 
 
-@pytest.mark.parametrize("weights", [[math.nan, 1.0], [math.inf, 1.0], [-0.1, 1.0], [1.0]])
-def test_weights_that_are_no_probabilities_are_refused(weights: list[float]) -> None:
-    with pytest.raises(ValueError, match="attention weight"):
-        select(["a", "b"], weights, Sparse())
-
-
 # --- in the cascade ---------------------------------------------------------------------------------------
 
 THINKING = "The small animal on the sofa is a dog, not a cat. [[Yes]]"
@@ -119,15 +113,6 @@ def test_thinking_of_stage_1_is_scored_in_a_two_stage_task() -> None:
     trace = transferred("mai", one=sample(variant="R", two_stage=True)).trace
     assert path(trace)[-4:] == ["small think", "small stage2", "large score", "large transfer"]
     assert trace.selection is not None and trace.selection.text == KEPT
-
-
-@pytest.mark.parametrize("thinking", ["reference", " "])
-def test_thinking_that_is_also_a_part_of_the_prompt_is_a_content_part_of_its_own(thinking: str) -> None:
-    trace, _, large, _ = transferred("full_rt", thinking, sample("mmmu_val", doc=MMMU_OPEN))
-    (score,) = [prompt for prompt in large.prompts if prompt.key.prompt == "score"]
-    assert score.messages[-1].content[-2] == thinking
-    assert large.prompt_of("score").endswith(prompts.transfer("reference", thinking, "word"))
-    assert trace.selection is not None and trace.selection.text == thinking
 
 
 def test_weights_that_are_not_numbers_fail_the_sample_with_what_to_do() -> None:
