@@ -1,10 +1,7 @@
 """The Python API `Cascade`, with scripted answers."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,11 +15,9 @@ from support.serving import written
 
 from lmms_eval_mai import ArgumentError, Cascade, EngineCrashed, EngineStartError, SampleError, UnreadableImage
 from lmms_eval_mai.method.prompts import instruction
-from lmms_eval_mai.run.ask import open_image
 
 QUESTION = "Is there a dog in the image?"
 IMAGE = Image.new("RGB", (64, 48), "red")
-CLOSED: dict[str, Any] = {"small": "http://127.0.0.1:9/v1", "large": "http://127.0.0.1:9/v1"}
 
 
 def cascade(folder: Path, faults: Mapping[int, str] = MappingProxyType({}), **arguments: Any) -> Cascade:
@@ -93,11 +88,9 @@ def test_error_of_one_question_fails_only_that_question(tmp_path: Path) -> None:
         assert isinstance(error, UnreadableImage) and named in str(error)
 
 
-WRONG = [(3, "?"), ([None], "?"), (None, " "), (None, "?", "red"), (None, "?", {"red"}), (None, "?", ["red"])]
-WRONG += [(None, "?", ["a", ""]), (None, "?", ["a", "a "]), ("https://a.b/c.png", "?"), (["data:image/png,"], "?")]
-
-
-@pytest.mark.parametrize("question", WRONG, ids=str)
+@pytest.mark.parametrize(
+    "question", [(3, "?"), (None, " "), (None, "?", "red"), (None, "?", ["a", "a "]), ("https://a.b/c.png", "?")]
+)
 def test_wrong_question_is_refused_at_once(tmp_path: Path, question: Any) -> None:
     with cascade(tmp_path) as mai, pytest.raises(ArgumentError):
         mai.submit(*question)
@@ -118,23 +111,9 @@ def test_engines_answer_from_their_start_to_their_end_and_are_not_started_again(
         mai.ask_blocking(IMAGE, QUESTION)
     with pytest.raises(EngineStartError, match="Make a new object"):
         mai.start()
-    with pytest.raises(EngineStartError, match=r"127\.0\.0\.1:9"), Cascade(**CLOSED, retry_for=0.1):
+    closed = Cascade(method="small", small="http://127.0.0.1:9/v1", retry_for=0.1)
+    with pytest.raises(EngineStartError, match=r"127\.0\.0\.1:9"), closed:
         pass
-
-
-@pytest.mark.parametrize("seconds", [0, 0.3])
-def test_cancelled_start_of_the_async_form_ends_and_leaves_nothing_running(seconds: float) -> None:
-    """After 0 seconds the thread of the start may not have begun."""
-    mai = Cascade(**CLOSED, retry_for=60)
-
-    async def enter() -> None:
-        async with asyncio.timeout(seconds), mai:
-            raise AssertionError
-
-    with pytest.raises(TimeoutError):
-        asyncio.run(enter())
-    with pytest.raises(EngineCrashed, match="are not running"):
-        mai.submit(None, QUESTION)
 
 
 def test_cancelled_question_leaves_its_place_and_waiting_ones_are_cancelled_when_the_engines_stop(
@@ -153,35 +132,3 @@ def test_store_answers_the_same_question_in_a_later_process(tmp_path: Path) -> N
             with Cascade(method="small", small=url, store=tmp_path / "store") as mai:
                 assert mai.ask_blocking(image, QUESTION).text == "Yes"
             assert len(server.seen) == made
-
-
-@pytest.mark.slow
-def test_end_of_the_process_stops_the_engines_while_threads_can_still_be_started(
-    write_script: Any, tmp_path: Path
-) -> None:
-    script = write_script("large", [{"task": "ask", "doc_id": 0, "prompt": "simple", "text": "", "fault": "hang"}])
-    (tmp_path / "script.py").write_text(
-        "from concurrent.futures import ThreadPoolExecutor\n"
-        "from lmms_eval_mai import Cascade\n"
-        f"mai = Cascade(engine='scripted', method='large', large='{script}')\n"
-        "mai.start()\n"
-        "def tell(future):\n"
-        "    ThreadPoolExecutor().submit(print, 'cancelled:', future.cancelled())\n"
-        "mai.submit(None, 'Is it blue?').add_done_callback(tell)\n"
-        "print('end of the script')\n"
-    )
-    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True)
-    assert done.stdout == "end of the script\ncancelled: True\n", done.stderr
-
-
-def test_questions_about_one_photo_that_is_not_decoded_yet_all_get_its_pixels_upright(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # turned by 90 degrees
-    Image.effect_noise((900, 600), 50).save(tmp_path / "photo.jpg", exif=exif)
-    expected = open_image(tmp_path / "photo.jpg")
-    assert expected.pixels.size == (600, 900)
-    for _ in range(3):
-        image = Image.open(tmp_path / "photo.jpg")
-        with ThreadPoolExecutor(6) as threads:
-            found = list(threads.map(lambda _, image=image: open_image(image).uuid, range(12)))  # type: ignore[misc]
-        assert found == [expected.uuid] * 12

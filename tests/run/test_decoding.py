@@ -122,9 +122,6 @@ class TaskFileLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ig
 TaskFileLoader.add_multi_constructor("!", lambda loader, suffix, node: None)
 
 
-# --- limits ---
-
-
 def limits(gen_kwargs: dict[str, Any], is_mai_task: bool, **arguments: Any) -> dict[str, int]:
     return {name: one.max_tokens for name, one in sampling(gen_kwargs, parse(arguments), is_mai_task).items()}
 

@@ -1,7 +1,6 @@
 """Start and stop of engines: at the same time, one after the other, while the other happens, and by Ctrl-C."""
 
 import asyncio
-import random
 import signal
 import threading
 from collections.abc import Callable, Coroutine
@@ -15,7 +14,7 @@ from support.samples import sample
 
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine
-from lmms_eval_mai.errors import ArgumentError, EngineCrashed, EngineNotRunning, EngineStartError, SampleError
+from lmms_eval_mai.errors import ArgumentError, EngineCrashed, EngineStartError, SampleError
 from lmms_eval_mai.run.engines import Engines
 from lmms_eval_mai.run.evaluation import Evaluation
 
@@ -124,33 +123,6 @@ def test_a_stop_goes_on_after_ctrl_c_and_the_next_one_waits_for_its_end(world: W
     assert steps == ["small begins", "small is ready", "small is closed"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("store", ["off", None])
-def test_starts_and_stops_of_several_threads_leave_no_engine_running_and_no_store_open(
-    tmp_path: Path, store: str | None
-) -> None:
-    """Each thread starts, stops or asks."""
-    world, rng = World(tmp_path, method="large", **({"store": store} if store else {})), random.Random(1)
-    for _ in range(100):
-        steps: list[str] = []
-        engines = world.engines(SlowEngine("large", steps, waits=False))
-        evaluation = Evaluation(engines, world.config)
-
-        def start(engines: Engines = engines, evaluation: Evaluation = evaluation) -> None:
-            engines.run(evaluation.begin({}))
-
-        def ask(engines: Engines = engines, evaluation: Evaluation = evaluation) -> None:
-            engines.submit(evaluation.run_one(sample))
-
-        with ThreadPoolExecutor(4) as threads:
-            work = rng.sample([start, evaluation.stop] * 2 + [ask], 4)
-            for done in [threads.submit(one) for one in work]:
-                error = done.exception(10)
-                assert error is None or isinstance(error, EngineStartError | EngineNotRunning)
-        evaluation.stop()
-        assert steps[-1:] in ([], ["large is closed"]) and evaluation.closed
-
-
 def test_a_failed_start_cancels_the_start_of_the_other_engine(world: World, steps: list[str]) -> None:
     class Broken(SlowEngine):
         async def start(self) -> None:
@@ -161,19 +133,6 @@ def test_a_failed_start_cancels_the_start_of_the_other_engine(world: World, step
         engines.run(engines.start())
     assert steps == ["small begins", "small is cancelled"]
     engines.stop()
-
-
-def test_an_engine_that_fails_to_close_does_not_keep_the_others_running(
-    world: World, steps: list[str], warnings: list[str]
-) -> None:
-    class FailsToClose(SlowEngine):
-        async def close(self) -> None:
-            raise RuntimeError("no more threads")
-
-    engines = world.engines(FailsToClose("small", [], waits=False), SlowEngine("large", steps, waits=False))
-    engines.run(engines.start())
-    engines.stop()
-    assert steps[-1] == "large is closed" and len(warnings) == 1 and "no more threads" in warnings[0]
 
 
 def test_an_unexpected_error_fails_its_sample_and_says_how_to_report_it(world: World) -> None:

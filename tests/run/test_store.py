@@ -2,11 +2,8 @@
 
 import asyncio
 import dataclasses
-import fcntl
 import os
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -162,16 +159,6 @@ async def write_slowly(
     return outcomes
 
 
-def test_a_store_may_be_closed_when_the_process_ends(tmp_path: Path) -> None:
-    program = (
-        "import asyncio, atexit; from pathlib import Path; from lmms_eval_mai.run.store import Store\n"
-        f"store = Store(Path({str(tmp_path / 'x')!r})); atexit.register(store.close)\n"
-        "asyncio.run(store.add_sample(('pope_s', 0, 0)))"
-    )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert ended.stderr == "" and (tmp_path / "x-0of1.jsonl").read_text().count("\n") == 1
-
-
 @pytest.mark.parametrize("cancelled", [(0, 1), (1, 2)])
 def test_a_cancelled_line_cancels_no_other_line_and_is_written_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: tuple[int, ...]
@@ -191,51 +178,3 @@ def test_lines_behind_a_failed_write_are_not_written_and_raise_the_error(
     errors = asyncio.run(write_slowly(tmp_path, monkeypatch, error=full))
     assert [type(error) for error in errors] == [StoreError] * 4 and "No space left on device" in str(errors[3])
     assert (tmp_path / "x-0of1.jsonl").read_text().count("\n") == 1
-
-
-def test_a_file_that_another_process_removes_while_it_is_opened_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, flock = written(tmp_path, (prompt(), call())), fcntl.flock
-
-    def remove_then_lock(number: int, operation: int) -> None:
-        monkeypatch.setattr(fcntl, "flock", flock)
-        file.unlink()  # what the other process does between the opening and the lock
-        flock(number, operation)
-
-    monkeypatch.setattr(fcntl, "flock", remove_then_lock)
-    store = opened(tmp_path)
-    assert store.earlier_calls == 0
-    asyncio.run(store.add(prompt(1), SAMPLING, call(1)))
-    store.close()
-    assert file.read_text().count("\n") == 1
-
-
-UNKNOWN_USER = ["unshare", "--user", "--map-user=12345", "env", "-u", "HOME", "-u", "XDG_CACHE_HOME"]
-HOMELESS = """
-from lmms_eval_mai.engines.checkpoints import check_checkpoint
-from lmms_eval_mai.errors import ArgumentError
-from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.store import folder_of
-
-for way in (
-    lambda: folder_of(None),
-    lambda: folder_of("~/store"),
-    lambda: parse({"pair": "~/pair.yaml"}),
-    lambda: parse({"method": "~/method.yaml"}),
-    lambda: parse({"method": "mai_confidence", "min_confidence": "~/file.json"}),
-    lambda: check_checkpoint("small", "~/small"),
-):
-    try:
-        way()
-    except ArgumentError as error:
-        print(error)
-"""
-
-
-@pytest.mark.skipif(os.system(f"{' '.join(UNKNOWN_USER)} true 2> /dev/null") != 0, reason="needs a user namespace")
-def test_without_a_home_folder_a_path_that_needs_it_is_refused_with_the_remedy() -> None:
-    done = subprocess.run([*UNKNOWN_USER, sys.executable, "-c", HOMELESS], capture_output=True, text=True)
-    lines = done.stdout.splitlines()
-    assert len(lines) == 6 and all("~/" in line and "HOME" in line for line in lines), done
-    assert "store=FOLDER" in lines[0]
