@@ -5,7 +5,7 @@ import asyncio
 import base64
 import io
 import json
-import resource
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -22,7 +22,6 @@ from support.endpoints import (
     engine_of,
     noise_image,
     prompt,
-    running,
     until,
     with_servers,
 )
@@ -31,14 +30,13 @@ from support.servers import Server
 
 from lmms_eval_mai.contract import Call, CallKey, Message, Reply, Sampling, TokenLogprobs
 from lmms_eval_mai.engines.openai.chat import to_reply
-from lmms_eval_mai.engines.openai.engine import OpenAIEngine, proxy_of
+from lmms_eval_mai.engines.openai.engine import OpenAIEngine
 from lmms_eval_mai.engines.restart import RestartedEngine
 from lmms_eval_mai.errors import (
     CallTimeout,
     EndpointBusy,
     EndpointRefused,
     EngineCrashed,
-    EngineNotRunning,
     EngineStartError,
     SampleError,
 )
@@ -56,10 +54,7 @@ def error_of(code: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "fault",
-    [
-        *((429, {}), (500, {}), (503, {}), (408, {}), "drop", error_of(429), error_of("503")),
-        {"error": None, "choices": [{"finish_reason": "error", **error_of(502)}]},
-    ],
+    [(503, {}), "drop", error_of("503"), {"error": None, "choices": [{"finish_reason": "error", **error_of(502)}]}],
 )
 def test_a_temporary_error_is_retried(fault: Any) -> None:
     faults = deque([fault])
@@ -73,12 +68,10 @@ def test_a_temporary_error_is_retried(fault: Any) -> None:
 @pytest.mark.parametrize(
     ("fault", "arguments", "error_type"),
     [
-        *(((status, {}), {}, SampleError) for status in (400, 413, 422)),
-        *(((status, {}), {}, EndpointRefused) for status in (401, 402, 403, 404, 407)),
+        *(((status, {}), {}, SampleError) for status in (400, 413)),
+        *(((status, {}), {}, EndpointRefused) for status in (401, 402)),
         pytest.param("hang", {"request_timeout": 1.5}, CallTimeout, marks=pytest.mark.slow),
         ("abort", {}, SampleError),
-        (error_of(400), {}, SampleError),
-        (error_of(401), {}, EndpointRefused),
         ({"error": {"type": "insufficient_quota", "code": 429}}, {}, EndpointRefused),
         ("drop", {"retry_for": 0}, EngineCrashed),
     ],
@@ -95,8 +88,8 @@ def test_a_request_that_cannot_succeed_is_made_once_and_its_error_tells_whether_
 @pytest.mark.parametrize(
     ("status", "retry_after", "retry_for", "seconds"),
     [
-        *((status, "7", 0, 7) for status in (408, 429, 500, 503)),
-        *((429, header, 0, 0) for header in ("soon", "inf", "nan", "-5", "Wed, 21 Oct 2015 07:28:00 GMT", "")),
+        *((status, "7", 0, 7) for status in (429, 500)),
+        *((429, header, 0, 0) for header in ("soon", "nan", "Wed, 21 Oct 2015 07:28:00 GMT")),
         (429, "3600", 5, 3600),  # longer than retry_for allows, so it fails at once
         (429, "Fri, 01 Jan 2100 00:00:00 GMT", 5, pytest.approx(4102444800 - time.time())),  # by at most 2,300 s
     ],
@@ -107,29 +100,6 @@ def test_a_temporary_error_that_remains_is_a_busy_endpoint_with_the_seconds_that
     server = ScriptedServer(faults=deque([(status, {"Retry-After": retry_after})]))
     error = with_servers([server], call, retry_for=retry_for)
     assert isinstance(error, EndpointBusy) and error.retry_after_s == seconds
-
-
-def test_an_engine_is_away_only_while_a_call_waits_for_a_connection() -> None:
-    server = ScriptedServer()
-
-    async def wait_and_hang(engine: OpenAIEngine) -> None:
-        for faults in (["drop", "hang"], ["drop"]):
-            server.faults.extend(faults)
-            calling = asyncio.ensure_future(call(engine))
-            await until(lambda: not engine.is_alive)
-            if server.faults:
-                await until(lambda: not server.faults)
-                assert engine.is_alive and not calling.done()
-            calling.cancel()
-            await asyncio.wait([calling])
-            assert engine.is_alive
-
-    async def fail(engine: OpenAIEngine) -> None:
-        server.faults.append("drop")
-        assert isinstance(await call(engine), EngineCrashed) and engine.is_alive
-
-    with_servers([server], wait_and_hang)
-    with_servers([server], fail, retry_for=0)
 
 
 def test_all_calls_of_a_sample_use_one_endpoint_and_another_one_if_it_does_not_answer() -> None:
@@ -148,44 +118,19 @@ def test_all_calls_of_a_sample_use_one_endpoint_and_another_one_if_it_does_not_a
     with_servers(servers, call_all)
 
 
-def test_concurrency_limits_the_open_requests_and_a_cancelled_call_frees_its_slot() -> None:
+def test_concurrency_limits_the_open_requests() -> None:
     server = ScriptedServer(seconds=0.02)
 
-    async def cancel_and_call_all(engine: OpenAIEngine) -> None:
-        server.faults.extend(["hang"] * 3)
-        hanging = [asyncio.ensure_future(engine.generate(prompt(number), SAMPLING)) for number in range(3)]
-        await until(lambda: not server.faults)
-        for task in hanging:
-            task.cancel()
-        await asyncio.wait(hanging)
-        await asyncio.gather(*(engine.generate(prompt(number), SAMPLING) for number in range(20)))
+    async def call_all(engine: OpenAIEngine) -> None:
+        await asyncio.gather(*(call(engine) for _ in range(20)))
 
-    with_servers([server], cancel_and_call_all, concurrency=3)
+    with_servers([server], call_all, concurrency=3)
     assert server.most_open == 3 and server.answered == 20
-
-
-def test_a_server_that_starts_later_is_waited_for() -> None:
-    async def run() -> Any:
-        async with running(ScriptedServer()) as url:
-            port = int(url.split(":")[2].removesuffix("/v1"))
-        engine = engine_of(url, retry_for=60)
-        starting = asyncio.ensure_future(engine.start())
-        await asyncio.sleep(0.2)
-        assert not starting.done()
-        async with running(ScriptedServer(), port):
-            await starting
-            answer = await call(engine)
-            await engine.close()
-            return answer
-
-    assert isinstance(asyncio.run(run()), Reply)
 
 
 @pytest.mark.parametrize(
     ("servers", "arguments", "words"),
     [
-        ([ScriptedServer(silent=True)], {"request_timeout": 0.1}, ["small_request_timeout"]),
-        ([ScriptedServer(models=("a", "b"))], {"model": "c"}, ["a, b", "small_model"]),
         ([ScriptedServer(models=("a", "b"))], {}, ["a, b", "small_model"]),
         ([ScriptedServer(models=())], {}, ["no model"]),
         ([ScriptedServer(lists_models=False)], {}, ["small_model"]),
@@ -215,10 +160,7 @@ def test_the_identity_is_that_of_the_served_model_and_of_the_arguments_that_chan
         return engine.identity()
 
     first, moved = (with_servers([ScriptedServer()], identity, retry_for=seconds) for seconds in (1, 2))
-    others = [
-        with_servers([ScriptedServer(models=("other",))], identity),
-        with_servers([ScriptedServer(context=1000)], identity),
-    ]
+    others = [with_servers([server], identity) for server in (ScriptedServer(("other",)), ScriptedServer(context=1000))]
     assert first == moved and len({first, *others}) == 3
 
 
@@ -246,58 +188,45 @@ def test_sampling_reaches_the_server(context: int | None, sampling: Sampling, ex
     assert {name: value for name, value in server.seen[0].items() if name not in ("messages", "model")} == expected
 
 
-@pytest.mark.parametrize("size", [(1, 1), (400, 300)])
-def test_an_image_is_sent_without_loss_and_encoded_once(size: tuple[int, int]) -> None:
-    server, image = ScriptedServer(), noise_image(size)
-
-    async def call_twice(engine: OpenAIEngine) -> Any:
-        first = await asyncio.gather(*(engine.generate(prompt(number, image), SAMPLING) for number in range(2)))
-        image.pixels.close()  # an image that is encoded again would fail
-        return [*first, await engine.generate(prompt(2, image), SAMPLING)]
-
+def test_an_image_is_sent_without_loss_and_encoded_once() -> None:
+    server, image = ScriptedServer(), noise_image((400, 300))
     pixels = image.pixels.tobytes()
-    assert len(with_servers([server], call_twice)) == 3
-    shown, text = server.seen[2]["messages"][0]["content"]
-    url = shown["image_url"]["url"]
-    assert url.startswith("data:image/png;base64,") and text == {"type": "text", "text": "What is it? Answer."}
-    sent = PIL.Image.open(io.BytesIO(base64.b64decode(url.split(",")[1])))
-    assert sent.size == size and sent.tobytes() == pixels
+
+    async def call_twice(engine: OpenAIEngine) -> None:
+        await call(engine, image=image)
+        image.pixels.close()  # an image that is encoded again would fail
+        await call(engine, image=image)
+
+    with_servers([server], call_twice)
+    shown, text = server.seen[1]["messages"][0]["content"]
+    assert text == {"type": "text", "text": "What is it? Answer."}
+    start, sent = shown["image_url"]["url"].split(",")
+    assert start == "data:image/png;base64"
+    assert PIL.Image.open(io.BytesIO(base64.b64decode(sent))).tobytes() == pixels
 
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": None}}
 
 
-def choice(finish_reason: Any = "stop", logprobs: Any = None, **message: Any) -> Any:
+def choice(finish_reason: str = "stop", logprobs: Any = None, **message: Any) -> dict[str, Any]:
     only = {"finish_reason": finish_reason, "message": message, "logprobs": logprobs}
     return {"choices": [only], "usage": USAGE}
-
-
-def used(**usage: Any) -> Any:
-    return {**choice(content="[[Yes]]"), "usage": {**USAGE, **usage}}
-
-
-def with_logprob(value: Any) -> Any:
-    return choice(content="[[Yes]]", logprobs={"content": [{"token": "Yes", "logprob": value}]})
 
 
 @pytest.mark.parametrize(
     ("field", "reply"),
     [
         ("reply", "<html>Welcome</html>"),
-        ("reply", None),
-        ("finish_reason", {"choices": [], "usage": USAGE}),
         ("finish_reason", {"error": {"message": "overloaded"}}),
-        *(("finish_reason", choice(reason, content="[[Yes]]")) for reason in ("abort", "tool_calls", None)),
-        ("usage", {**choice(content="[[Yes]]"), "usage": None}),
-        *(("prompt_tokens", used(prompt_tokens=value)) for value in (None, -1, 2.5, "5", True)),
-        ("completion_tokens", used(completion_tokens=None)),
-        ("cached_tokens", used(prompt_tokens_details={"cached_tokens": -1})),
+        ("finish_reason", choice("tool_calls", content="[[Yes]]")),
+        ("prompt_tokens", {**choice(content="[[Yes]]"), "usage": {**USAGE, "prompt_tokens": -1}}),
         ("message.content", choice(content=5)),
-        ("message.reasoning", choice(content="[[Yes]]", reasoning=5)),
-        *(("logprob", with_logprob(value)) for value in (None, "-0.1", float("nan"), 0.5)),
-        *(("content", choice(reason, content=text)) for reason in ("stop", "length") for text in ("", " \n", None)),
-        *(("content", choice(content=text, reasoning="[[Yes]]")) for text in ("", " \n", None)),
-        ("content", choice(content=None, refusal="I will not.")),
+        *(
+            ("logprob", choice(content="x", logprobs={"content": [{"token": "x", "logprob": value}]}))
+            for value in (math.nan, 0.5)
+        ),
+        *(("content", choice(reason, content=text)) for reason, text in (("stop", " \n"), ("length", None))),
+        ("content", choice(content="", reasoning="[[Yes]]")),
     ],
 )
 def test_an_invalid_field_of_a_reply_is_named_in_the_error_of_its_sample(field: str, reply: Any) -> None:
@@ -316,10 +245,8 @@ PARTS = [{"type": "thinking", "thinking": [{"text": "I look."}]}, {"type": "text
         ("stop", {"content": "\n\n[[Yes]]", "reasoning": "\nI look.\n"}, THOUGHT, ("I look.", "[[Yes]]")),
         ("stop", {"content": "I look.</think>[[Yes]]"}, "I look.</think>[[Yes]]", ("I look.", "[[Yes]]")),
         ("stop", {"content": None, "reasoning": "I look."}, None, ("I look.", "")),
-        ("length", {"content": "[[Y", "reasoning_content": "I look."}, THOUGHT[:-4], ("I look.", "[[Y")),
-        ("length", {"content": None, "reasoning": "Is it [[No]]"}, "<think>\nIs it [[No]]", ("Is it [[No]]", "")),
+        ("length", {"content": None, "reasoning_content": "Is it"}, "<think>\nIs it", ("Is it", "")),
         ("length", {"content": "I look"}, "I look", ("I look", "")),
-        ("stop", {"content": [{"text": "[["}, {"type": "text", "text": "Yes]]"}]}, "[[Yes]]", (None, "[[Yes]]")),
         ("stop", {"content": PARTS}, THOUGHT, ("I look.", "[[Yes]]")),
         ("stop", {"content": "half of a pair: \ud83d"}, "half of a pair: \ufffd", (None, "half of a pair: \ufffd")),
     ],
@@ -353,83 +280,6 @@ def test_log_probabilities_are_asked_for_only_by_their_prompt_and_refused_once_b
     asked = [sum(body.get("logprobs", False) for body in server.seen) for server in servers]
     assert 0 < asked[0] <= len(servers[0].seen) // 4 and asked[1] == 2 * len(servers[1].seen) // 3
 
-
-def test_a_call_of_an_engine_that_is_closed_while_it_is_retried_is_not_retried_again() -> None:
-    server = ScriptedServer()
-
-    async def close_during_retry(engine: OpenAIEngine) -> Any:
-        server.faults.append((503, {"Retry-After": "1"}))
-        calling = asyncio.ensure_future(call(engine))
-        await until(lambda: not server.faults)
-        await engine.close()
-        return await calling, await call(engine)
-
-    errors = with_servers([server], close_during_retry, retry_for=60)
-    assert list(map(type, errors)) == [EngineNotRunning] * 2 and len(server.seen) == 1
-
-
-def test_requests_use_the_proxy_of_the_environment_and_the_key_whatever_netrc_has(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    async def run() -> None:
-        async with running(ScriptedServer(key="sk-1")) as proxy:
-            monkeypatch.setenv("http_proxy", proxy.removesuffix("/v1"))
-            monkeypatch.setenv("no_proxy", "inside.example")
-            monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
-            (tmp_path / "netrc").write_text("default login me password mine")
-            monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-            engine = engine_of("http://model.invalid/v1")
-            await engine.start()
-            assert isinstance(await call(engine), Reply)
-            await engine.close()
-
-    asyncio.run(run())
-    assert proxy_of("http://a.inside.example:8000/v1") == ("", None)
-
-
-def test_an_error_names_the_variable_of_a_bad_proxy_and_this_machine_needs_no_proxy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def start(address: str) -> None:
-        async with running(ScriptedServer()) as url:
-            monkeypatch.setenv("HTTPS_PROXY", url.replace("//", "//me:pw@"))  # it refuses CONNECT
-            engine = engine_of(address.format(url.split(":")[2]), retry_for=0)
-            try:
-                await engine.start()
-            finally:
-                await engine.close()
-
-    for name in ("http_proxy", "https_proxy", "NO_PROXY", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HTTP_PROXY", "me:pw@127.0.0.1:9")
-    for scheme in ("http", "https"):
-        with pytest.raises(EngineStartError, match=f"{scheme.upper()}_PROXY") as error:
-            asyncio.run(start(f"{scheme}://localhost.example/v1"))
-        assert "pw" not in str(error.value)
-    for host in ("127.0.0.1", "localhost"):
-        asyncio.run(start(f"http://{host}:{{}}"))
-    assert proxy_of("http://[::1]:8000/v1") == ("", None)
-    monkeypatch.setenv("http_proxy", "")
-    assert proxy_of("http://localhost.example/v1")[1] is None
-
-
-def test_a_process_with_too_many_open_files_names_its_limits_and_not_the_server() -> None:
-    async def start() -> None:
-        engine = engine_of("http://127.0.0.1:9/v1", retry_for=0)
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-        try:
-            await engine.start()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            assert engine.is_alive
-            await engine.close()
-
-    with pytest.raises(EngineStartError, match=r"ulimit -n.*small_concurrency.*max_open_samples"):
-        asyncio.run(start())
-
-
-# --- a real server of vLLM ---
 
 SAMPLES = 80
 

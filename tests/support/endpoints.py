@@ -40,9 +40,6 @@ class ScriptedServer:
     """How the server treats `logprobs`: an entry for each token of its answer (`token`, `logprob` and `bytes`), a
     refusal of the request with status 400, or an answer without them."""
     lists_models: bool = True
-    """Whether the server lists its models."""
-    silent: bool = False
-    """Whether the server accepts connections and never answers."""
     refusal: str = ""
     """The message of a fault with a status, instead of what names the status."""
     faults: deque[Fault] = field(default_factory=deque)
@@ -59,8 +56,6 @@ class ScriptedServer:
         return app
 
     async def list_models(self, request: web.Request) -> web.Response:
-        if self.silent:
-            await asyncio.Event().wait()
         if not self.lists_models:
             raise web.HTTPNotFound
         if refused := self._refused(request):
