@@ -4,9 +4,6 @@ log-probabilities with those of vLLM."""
 
 import asyncio
 import copy
-import gc
-import shutil
-import threading
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +24,7 @@ from lmms_eval_mai.engines.thinking import ThinkingSwitch
 from lmms_eval_mai.engines.transformers.attention import find_in_prompt
 from lmms_eval_mai.engines.transformers.model import build_inputs, shown_text
 from lmms_eval_mai.engines.transformers.options import TransformersOptions
-from lmms_eval_mai.errors import EngineNotRunning, EngineStartError, SampleError
+from lmms_eval_mai.errors import EngineNotRunning, SampleError
 
 DEMO = Path(__file__).parents[2] / "lmms_eval_mai/pairs/demo/small"
 pytestmark = pytest.mark.slow
@@ -154,8 +151,6 @@ def test_a_layer_that_the_model_lacks_or_an_engine_without_attention_fails_only_
     assert isinstance(call, Reply) and isinstance(error, SampleError)
 
 
-# --- the tokens of a text ---------------------------------------------------------------------------------------
-
 FRAGMENTS = [
     "The image shows a dog. ",
     "[[Yes]]",
@@ -206,9 +201,6 @@ def test_a_message_that_the_template_trims_is_found_and_one_that_it_changes_is_n
             find(asked, missing, changed)
 
 
-# --- identity and closing ---
-
-
 def test_identity_has_what_changes_an_answer_and_not_what_changes_the_speed() -> None:
     assert engine_of().identity() == engine_of(device="cpu").identity()
     others = [engine_of(max_model_len=512), engine_of(DEMO.with_name("large")), engine_of(dtype="bfloat16")]
@@ -216,55 +208,17 @@ def test_identity_has_what_changes_an_answer_and_not_what_changes_the_speed() ->
 
 
 def test_calls_that_wait_or_are_answered_while_the_engine_is_closed_raise_engine_crashed() -> None:
-    """For each moment between the request and its answer."""
     asked = [prompt(i, make_image(size=(480, 320)), "Is it red? " * 200, "Think.") for i in range(6)]
     sampling = Sampling(max_tokens=1000, ignore_eos=True)
 
-    async def run(seconds: float) -> list[Any]:
+    async def run() -> list[Any]:
         engine = engine_of()
         await engine.start()
         calls = [asyncio.create_task(engine.generate(each, sampling)) for each in asked]
         calls.append(asyncio.create_task(engine.truncate_thinking(asked[0], "Think.", sampling)))
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(0.03)
         await engine.close()
         return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 30)
 
-    for seconds in (0, 0.01, 0.03, 0.1):
-        errors = [answer for answer in asyncio.run(run(seconds)) if isinstance(answer, BaseException)]
-        assert len(errors) >= len(asked) and all(isinstance(error, EngineNotRunning) for error in errors), errors
-
-
-def loaded(path: Path) -> int:
-    """Return how many models of a checkpoint are in memory."""
-    from transformers import PreTrainedModel
-
-    gc.collect()
-    models = [found for found in gc.get_objects() if isinstance(found, PreTrainedModel)]
-    return sum(model.config.name_or_path == str(path) and model.can_generate() for model in models)
-
-
-@pytest.mark.parametrize("is_cancelled", [False, True])
-def test_a_model_that_loads_while_the_engine_is_closed_is_dropped(
-    tmp_path: Path, is_cancelled: bool, capfd: pytest.CaptureFixture[str]
-) -> None:
-    path = shutil.copytree(DEMO, tmp_path / "checkpoint")
-
-    async def run() -> None:
-        engine, before = engine_of(path), threading.enumerate()
-        start = asyncio.create_task(engine.start())
-        await asyncio.sleep(0.01)
-        threads = [thread for thread in threading.enumerate() if thread not in before]
-        if is_cancelled:  # as the start of two engines does if the other engine fails
-            start.cancel()
-        await engine.close()
-        with pytest.raises(asyncio.CancelledError if is_cancelled else EngineStartError):
-            await start
-        for thread in threads:  # the model is loaded to its end
-            await asyncio.to_thread(thread.join)
-        assert threads and loaded(path) == 0
-        await engine.start()
-        assert loaded(path) == 1
-        await engine.close()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
-    assert "Loading weights" not in "".join(capfd.readouterr())
+    errors = [answer for answer in asyncio.run(run()) if isinstance(answer, BaseException)]
+    assert len(errors) >= len(asked) and all(isinstance(error, EngineNotRunning) for error in errors), errors

@@ -197,19 +197,3 @@ def test_users_processes_and_engine_survive_the_end_and_the_abort_of_an_engine_a
         for one in [*users, *ours, *kept]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
-
-
-@pytest.mark.long
-def test_engine_that_crashes_before_its_first_reply_has_failed_to_start(
-    vllm: Running, tiny_pair: tuple[Path, Path], before: frozenset[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from vllm.v1.engine.async_llm import AsyncLLM
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    async def crash(llm: AsyncLLM) -> None:
-        raise EngineDeadError
-
-    monkeypatch.setattr(AsyncLLM, "get_supported_tasks", crash)  # the first request to the core
-    with pytest.raises(EngineStartError):
-        vllm.loop.run(vllm_engine(tiny_pair, "large").start())
-    assert children(before) == []
