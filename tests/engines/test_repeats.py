@@ -1,6 +1,5 @@
 """`stop_repeats` on real engines: one rule, and the same answers, on vLLM, on vLLM's own server and on transformers."""
 
-import asyncio
 import dataclasses
 import shutil
 from pathlib import Path
@@ -8,8 +7,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
-from support.endpoints import ScriptedServer
-from support.endpoints import running as served
+from support.endpoints import ScriptedServer, served
 from support.engines import LoopThread, engine_of, question, started
 from support.servers import Server
 from tokenizers import Tokenizer
@@ -23,31 +21,23 @@ RULE = Repetition()
 ENDLESS = Sampling(max_tokens=900, ignore_eos=True)
 NUMBERS = range(1000, 1576)
 SEQUENCES: dict[str, tuple[list[int], int | None]] = {
-    "empty": ([], None),
     "no pattern": ([*NUMBERS], None),
-    **{f"one of {size} tokens": ([7, 8, *list(NUMBERS[:size]) * 6], 2 + 6 * size) for size in (32, 50, 96)},
-    **{f"five of {size} tokens": ([7, 8, *list(NUMBERS[:size]) * 5], None) for size in (32, 96)},
+    **{f"one of {size} tokens": ([7, 8, *list(NUMBERS[:size]) * 6], 2 + 6 * size) for size in (32, 96)},
+    "five of 96 tokens": ([7, 8, *list(NUMBERS[:96]) * 5], None),
     "one of 97 tokens": (list(NUMBERS[:97]) * 7, None),
     "one of 1 token": ([7, *[5] * 300], 1 + 6 * 32),
     "one of 3 tokens": ([7, *[4, 5, 6] * 100], 1 + 6 * 33),
-    "one of 31 tokens": ([7, *list(NUMBERS[:31]) * 13], 1 + 6 * 62),
     "another end": ([*[5] * 191, 6, *[5] * 191], None),
     "a pattern that begins late": ([*NUMBERS[:200], *[1, 2] * 97], 200 + 6 * 32),
 }
 """Tokens of an output, and how many of them there are when it ends. None: it does not end."""
-COLOURS = ["red", "blue", "green", "black", "white", "grey", "pink", "brown", "orange"]
 HONEST = {
-    "a row of a markdown table": "|---" * 30 + "|\n",
-    "one with spaces": "| " + " --- |" * 30 + "\n",
+    "a row of a markdown table": "| " + " --- |" * 30 + "\n",
     "8 equal rows": "| red | 1 | yes |\n" * 8,
     "empty cells": "| | | | | |\n" * 12,
-    "a number of zeros": "1" + "0" * 100,
     "a periodic fraction": "0." + "142857" * 20,
-    "a list of zeros": "[" + ", ".join(["0"] * 30) + "]",
     "a matrix of zeros": "0 0 0 0 0 0 0 0\n" * 8,
     "a line": "-" * 80,
-    "dots": ". " * 60,
-    "a list with equal beginnings": "".join(f"- The bar of the chart is {word}.\n" for word in COLOURS),
     "a list with equal ends": "".join(f"- In {year}, the value is 0.\n" for year in range(2000, 2024)),
 }
 """Texts that must not end a thinking."""
@@ -115,34 +105,27 @@ def test_a_model_that_loops_ends_after_6_patterns_on_every_engine(
         assert end_of_first_pattern(call.text) == end_of_first_pattern(endless.text) is not None
 
 
-ENDS: list[Any] = [((503, {}), "503"), ((401, {}), "401"), ("drop", "does not answer")]
-
-
 @pytest.mark.parametrize(
     ("faults", "arguments", "word"),
     [
         ([], {}, "ignores"),
         ([(400, {})], {}, "refuses"),
-        *(([{}] * known + [fault], {"retry_for": 0}, word) for known in (0, 1) for fault, word in ENDS),
-        *(([{}] * known + ["hang"], {"request_timeout": 1}, "small_request_timeout") for known in (0, 1)),
+        ([(503, {})], {"retry_for": 0}, "503"),
+        ([{}, "hang"], {"request_timeout": 1}, "small_request_timeout"),
     ],
 )
 def test_a_server_that_does_not_know_the_field_is_refused_before_the_run(
-    faults: list[Any], arguments: dict[str, Any], word: str
+    faults: list[Any], arguments: dict[str, Any], word: str, loop: LoopThread
 ) -> None:
     """A server that is busy, hangs or is away says nothing about the field: the error is its own."""
     server = ScriptedServer(refusal="Unrecognized request argument supplied: repetition_detection")
     server.faults.extend(faults)
 
-    async def start() -> None:
-        async with served(server) as url:
-            engine: Any = engine_of(small=url, stop_repeats=True, **arguments)
-            try:
-                await engine.start()
-            finally:
-                await engine.close()
-
-    with pytest.raises(EngineStartError, match=word) as error:
-        asyncio.run(start())
+    with (
+        served(server) as url,
+        pytest.raises(EngineStartError, match=word) as error,
+        started(engine_of(small=url, stop_repeats=True, **arguments), loop),
+    ):
+        pass
     assert ("stop_repeats=true needs" in str(error.value)) == (not arguments)
     assert len(server.seen) == (len(faults) or 2)

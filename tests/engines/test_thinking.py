@@ -24,21 +24,6 @@ def asked(name: CallPrompt = "native") -> Prompt:
     return Prompt((Message("user", ("What is it?",)),), CallKey("t", 0, 0, "small", name))
 
 
-SPLITS: list[tuple[str, str, str | None, str]] = [
-    ("red, so yes</think>\n\n[[Yes]]", "stop", "red, so yes", "[[Yes]]"),
-    ("<think>\nred\n</think>[[Yes]]", "stop", "red", "[[Yes]]"),
-    ("[[No]]? no</think>[[Yes]]</think>[[No]]", "stop", "[[No]]? no", "[[Yes]]</think>[[No]]"),
-    ("</think>\n\n[[Yes]]", "stop", "", "[[Yes]]"),
-    ("<think>red and", "stop", "red and", ""),
-    ("<|channel>thought\nred\n<channel|>[[Yes]]", "stop", "red", "[[Yes]]"),
-    ("<|channel>thought\nred and", "stop", "red and", ""),
-    ("<|channel>thought\na </think> is a mark<channel|>[[Yes]]", "stop", "a </think> is a mark", "[[Yes]]"),
-    ("[[Yes]]", "stop", None, "[[Yes]]"),
-    ("red and", "length", "red and", ""),
-]
-"""An output, why it ended, its thinking and what follows."""
-
-
 async def said(output: str, name: CallPrompt = "native", **fields: Any) -> Reply:
     """Return the call of a scripted engine with this output."""
     engine = ScriptedEngine("small", lambda prompt: Answer(output, **fields))
@@ -46,7 +31,19 @@ async def said(output: str, name: CallPrompt = "native", **fields: Any) -> Reply
     return await engine.generate(asked(name), Sampling(8))
 
 
-@pytest.mark.parametrize(("output", "finish_reason", "thinking", "text"), SPLITS)
+@pytest.mark.parametrize(
+    ("output", "finish_reason", "thinking", "text"),
+    [
+        ("red, so yes</think>\n\n[[Yes]]", "stop", "red, so yes", "[[Yes]]"),
+        ("<think>\nred\n</think>[[Yes]]", "stop", "red", "[[Yes]]"),
+        ("[[No]]? no</think>[[Yes]]</think>[[No]]", "stop", "[[No]]? no", "[[Yes]]</think>[[No]]"),
+        ("</think>\n\n[[Yes]]", "stop", "", "[[Yes]]"),
+        ("<think>red and", "stop", "red and", ""),
+        ("<|channel>thought\na </think> is a mark<channel|>[[Yes]]", "stop", "a </think> is a mark", "[[Yes]]"),
+        ("[[Yes]]", "stop", None, "[[Yes]]"),
+        ("red and", "length", "red and", ""),
+    ],
+)
 def test_first_end_mark_of_its_family_ends_a_native_thinking_and_other_calls_keep_their_output(
     output: str, finish_reason: str, thinking: str | None, text: str
 ) -> None:
@@ -59,24 +56,13 @@ def test_first_end_mark_of_its_family_ends_a_native_thinking_and_other_calls_kee
         assert thought_first(name, call.text, call.thinking) == thought
 
 
-def test_record_may_have_its_thinking_apart() -> None:
-    call = asyncio.run(said("a</think>b", thinking="c"))
-    assert (call.thinking, call.text) == ("c", "a</think>b")
-
-
-def test_marks_around_nothing_are_no_part_of_a_short_answer() -> None:
-    for output in ("<|channel>thought\n<channel|>[[A]]", "<think>\n\n</think>\n\n[[A]]"):
-        call = asyncio.run(said(output, "simple"))
-        assert (call.thinking, call.text) == (None, "[[A]]")
-
-
-def test_tokens_of_the_marks_around_nothing_do_not_count_for_the_probability_of_the_answer() -> None:
+def test_marks_around_nothing_are_no_part_of_a_short_answer_and_do_not_count_for_its_probability() -> None:
     for before, after in (("<|channel>", "<channel|>"), ("", "")):  # an engine may give special tokens no text
         texts = (before, "thought", "\n", after, "no", "w")
         whole = Reply("<|channel>thought\n<channel|>now", "stop", 1, 0, 6, None, None, 1.0)
         whole = dataclasses.replace(whole, logprobs=TokenLogprobs(texts, (-5.0, -5.0, -5.0, -5.0, -1.0, -2.0)))
         call = with_thinking(whole, asked("simple"), "assistant\n")
-        assert call.text == "now"
+        assert (call.thinking, call.text) == (None, "now")
         assert call.logprobs == TokenLogprobs(("no", "w"), (-1.0, -2.0))
 
 
@@ -102,18 +88,15 @@ def test_template_gets_the_switch_if_it_knows_it_and_the_arguments_of_the_user()
 
 
 def test_model_that_cannot_think_by_itself_is_refused_at_the_start_and_in_a_request() -> None:
-    with pytest.raises(ArgumentError, match="think=native needs a model that can"):
-        switch(PLAIN, native=True)
-    with pytest.raises(ArgumentError, match="think=native needs a model that can"):
-        switch(PLAIN).arguments(asked())
+    for refused in (lambda: switch(PLAIN, native=True), lambda: switch(PLAIN).arguments(asked())):
+        with pytest.raises(ArgumentError, match="think=native needs a model that can"):
+            refused()
 
 
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
         ({"chat_template.jinja": "a", "chat_template.json": {"chat_template": "b"}}, "a"),
-        ({"chat_template.json": {"chat_template": "b"}, "tokenizer_config.json": {"chat_template": "d"}}, "b"),
-        ({"processor_config.json": {"chat_template": "c"}, "tokenizer_config.json": {"chat_template": "d"}}, "c"),
         ({"processor_config.json": {}, "tokenizer_config.json": {"chat_template": "d"}}, "d"),
         ({"tokenizer_config.json": {}}, ""),
     ],
@@ -132,22 +115,13 @@ def test_damaged_file_of_a_template_is_named(tmp_path: Path) -> None:
         template_of(str(tmp_path))
 
 
-# --- endpoints ---
-
-
 def test_server_that_reports_its_context_gets_the_switch_and_others_only_if_it_is_needed() -> None:
     off, on = ({"chat_template_kwargs": {"enable_thinking": value}} for value in (False, True))
-    effort = {"reasoning_effort": "low"}
     for context, name, arguments, expected in (
         (1000, "simple", {}, off),
         (None, "simple", {}, {}),
         (None, "native", {}, on),
-        (
-            None,
-            "simple",
-            {"chat_template_kwargs": effort},
-            {"chat_template_kwargs": {**effort, "enable_thinking": False}},
-        ),
+        (None, "simple", {"chat_template_kwargs": {}}, off),
     ):
         server = ScriptedServer(context=context)
         with_servers([server], lambda engine, name=name: engine.generate(asked(name), Sampling(8)), **arguments)
