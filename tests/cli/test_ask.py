@@ -9,7 +9,6 @@ from support.own_command import run_command
 
 NO_MODELS = "small=/not/there,large=/not/there"
 """Model arguments with which every start of an engine fails."""
-WHY = ("--question", "Why?", "--model_args")
 ALL_CALLS = ["small simple", "large simple", "small think", "large transfer"]
 
 
@@ -36,10 +35,3 @@ def test_question_is_asked_with_its_images_and_options(write_script: Any, tmp_pa
     assert text.count("It looks red.") == 2  # what one call answers, and a part of the next prompt
     assert "[large model]\nI see [[B]]\n" in text and "finish reason stop, probability of the answer 0.900\n" in text
     assert "parsed answer: small.think 'A'\n" in text and text.endswith("exit: transfer\nanswer: B\n")
-
-
-def test_dry_run_of_sparse_transfer_shows_the_whole_thinking(capsys: Any) -> None:
-    model_args = f"{NO_MODELS},engine=transformers,transfer=sparse,method=full_rt"
-    code, text, _ = run_command(capsys, "ask", *WHY, model_args, "--dry-run")
-    assert code == 0 and calls(text) == ["small think", "large transfer"]
-    assert text.count("<text of the small model, prompt think>") == 1 and "transfer=sparse" in text

@@ -17,12 +17,11 @@ def test_the_summary_is_printed_with_the_chosen_tables_and_ends_with_what_is_mis
 ) -> None:
     POPE.write(tmp_path / "a", "mai")
     POPE.write(tmp_path / "b", "full_rt")
-    folders = (tmp_path / "a", tmp_path / "b")
-    code, out, err = run_command(capsys, "report", *folders)
+    code, out, err = run_command(capsys, "report", tmp_path / "a", tmp_path / "b")
     assert (code, err) == (0, "")
     assert out.startswith("Methods: ") and "Table 10" not in out and "POPE: the paper has 9000 documents" in out
     assert "\nBy exit: " in out and "\nDifferences: " in out
-    _, more, _ = run_command(capsys, "report", *folders, "--tables", "8,10")
+    _, more, _ = run_command(capsys, "report", tmp_path, "--tables", "8,10")
     assert "Table 10: multi-agent inference (MAI)" in more and "Table 8: " in more and "Table 6" not in more
 
 
@@ -43,16 +42,13 @@ def test_a_table_without_a_row_is_named_with_the_command_that_makes_it(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_closed_pipe_ends_a_command_silently_and_a_full_disk_with_one_sentence(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_a_command_silently(tmp_path: Path) -> None:
     POPE.write(tmp_path, "mai")
     command = [sys.executable, "-m", "lmms_eval_mai", "report", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as piped:
         assert piped.stdout is not None and piped.stderr is not None
         piped.stdout.close()
         assert (piped.stderr.read(), piped.wait()) == (b"", 128 + signal.SIGPIPE)
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1) and "No space left" in done.stderr
 
 
 def test_a_method_of_ones_own_and_each_threshold_are_rows_as_of_runs(tmp_path: Path, capsys: Any) -> None:
@@ -64,8 +60,7 @@ def test_a_method_of_ones_own_and_each_threshold_are_rows_as_of_runs(tmp_path: P
     for method, suffix in (("mai", "s"), ("full_rt", "s"), ("large", "r")):
         POPE.write(tmp_path / method, method, suffix)
     options = ("--method", tmp_path / "mine.yaml", "own_thinking", "--min_confidence", "0.6", "0.7")
-    folders = (tmp_path / "mai", tmp_path / "full_rt", tmp_path / "large")
-    code, out, err = run_command(capsys, "report", *folders, *options, "--format", "json", "--tables", "10")
+    code, out, err = run_command(capsys, "report", tmp_path, *options, "--format", "json", "--tables", "10")
     assert (code, err) == (0, "")
     tables = json.loads(out)["tables"]
     names = [row["method"] for row in tables["methods"]["rows"] if row["wall_s"] == "replay"]
