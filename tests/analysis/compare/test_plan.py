@@ -19,10 +19,10 @@ from lmms_eval_mai.errors import ArgumentError
 from lmms_eval_mai.method.methods import FULL_RT, MAI, MAI_CONFIDENCE, OWN_THINKING, Method
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
 from lmms_eval_mai.run.config import parse
-from lmms_eval_mai.run.decoding import sampling
 from lmms_eval_mai.user_input import values_of
 
 SCRIPTED = {"engine": "scripted", "small": "a.jsonl", "large": "b.jsonl"}
+MINE = replace(FULL_RT, name="mine")
 
 
 def planned(
@@ -52,15 +52,9 @@ def test_all_tables_need_both_models_with_five_prompts_and_full_rt_and_two_runs_
 @pytest.mark.parametrize(
     ("benchmark", "number", "small_suffixes", "large_suffixes"),
     [
-        ("pope", 6, "s e r e_s2 r_s2", "s e r e_s2 r_s2"),
         ("pope", 7, "", ""),
-        ("pope", 14, "s e_s2 r_s2", "s e_s2 r_s2"),
-        ("pope", 13, "s e r", "s e r"),
-        ("chartqa", 6, "", ""),
         ("chartqa", 7, "s e_s2 r_s2", "s e_s2 r_s2"),
-        ("chartqa", 14, "s e_s2 r_s2", "s e_s2 r_s2"),
         ("mmmu_val", 7, "s e r", "s e r"),
-        ("mmmu_val", 14, "s e r", "s e r"),
         ("chartqa", 5, "s e r", "s e r"),
         ("mmmu_val", 8, "r", "s r"),
         ("pope", 8, "r", "s r_s2"),
@@ -87,38 +81,27 @@ def test_the_pairs_of_the_paper_have_all_models_and_benchmarks_of_its_tables() -
         assert {run.task.removesuffix("_s2")[:-2] for run in found} == set(benchmarks)
 
 
-def test_model_of_two_pairs_runs_alone_once_with_each_prompt(tmp_path: Path) -> None:
-    for think in ("R", "E"):
-        (tmp_path / f"{think}.yaml").write_text(f"{{small: a/b, large: a/c, think: {think}}}")
-    found = planned((), (), tasks=["shapes_s"], pairs=[str(tmp_path / f"{think}.yaml") for think in ("R", "E")])
-    alone = [run.name for run in found if run.method.name in ("large", "large_r")]
-    assert alone == ["R/large/shapes_s", "R/large_r/shapes_s", "E/large_r/shapes_s"]
-
-
-@pytest.mark.parametrize("methods_in_file", [None, (OWN_THINKING,), (MAI_CONFIDENCE, OWN_THINKING)])
-def test_a_threshold_adds_runs_that_the_paper_does_not_have(
-    tmp_path: Path, methods_in_file: tuple[Method, ...] | None
+@pytest.mark.parametrize("methods", [(OWN_THINKING,), (MAI_CONFIDENCE, OWN_THINKING)])
+def test_thresholds_of_a_file_add_runs_that_the_paper_does_not_have(
+    tmp_path: Path, methods: tuple[Method, ...]
 ) -> None:
-    file, methods, given = tmp_path / "file.json", methods_in_file or (MAI_CONFIDENCE, OWN_THINKING), 0.7
-    if methods_in_file:
-        chosen = {method.name: Calibrated(method, {"shapes": 0.7}, "", {"shapes": 9}) for method in methods_in_file}
-        Calibration(chosen, {"large": "b.jsonl"}).write(file)
-        given = str(file)
-    paper = planned(chosen=(8, 10), transfer="sparse", engine="transformers")
-    more = planned(chosen=(8, 10), transfer="sparse", engine="transformers", min_confidence=given)
-    assert [run.name for run in more][: len(paper)] == [run.name for run in paper]
+    chosen = {method.name: Calibrated(method, {"shapes": 0.7}, "", {"shapes": 9}) for method in methods}
+    Calibration(chosen, {"large": "b.jsonl"}).write(tmp_path / "file.json")
+    given = str(tmp_path / "file.json")
+    paper, more = planned(chosen=(8, 10)), planned(chosen=(8, 10), min_confidence=given)
     added = more[len(paper) :]
-    assert [run.name for run in added] == [f"models/{method.name}/shapes_s" for method in methods]
+    assert [run.name for run in more] == [
+        *(run.name for run in paper),
+        *(f"models/{method.name}/shapes_s" for method in methods),
+    ]
     for run in more:
         config = parse(run.models.arguments_of(run.method))
         assert config.min_confidence == (given if run in added else None)
-        assert run not in added or config.thresholds.of("shapes") == 0.7
 
 
 def test_the_work_is_estimated_by_the_output_tokens_of_the_paper_and_a_shared_call_counts_once() -> None:
-    benchmarks = [*paper_numbers.load()["benchmarks"]]
-    found = plan(read_models(PAPERS["qwen"], {}), (), benchmarks)
-    assert "114 runs" in in_words(found, None, shares_calls=True) and "34.6 million" in in_words(found, None, True)
+    found = in_words(plan(read_models(PAPERS["qwen"], {}), (), [*paper_numbers.load()["benchmarks"]]), None, True)
+    assert "114 runs" in found and "34.6 million" in found
     small_s, large_s, large_r, small_r = (
         paper_numbers.number(5, name, "chartqa", "tokens") or 0 for name in ("2B-S", "8B-S", "8B-R", "2B-R")
     )
@@ -143,17 +126,13 @@ def test_each_task_has_the_models_alone_and_the_methods_of_the_paper_and_with_a_
     ]
 
 
-MINE, CHANGED = replace(FULL_RT, name="mine"), replace(MAI, name="mine")
-"""Methods of the user with one name."""
-
-
 def test_methods_of_the_user_have_runs_after_all_others_whatever_the_tables() -> None:
     found = planned(chosen=(8,), own=[MINE, MAI, MINE])
     assert names(found) == [*names(planned(chosen=(8,))), "mine/shapes_s", "mai/shapes_s"]
     command = Options(files={"mine": "here/mine.yaml"}).command(found[-2], Path("out"))
     assert command[3].endswith(",method=here/mine.yaml")
     with pytest.raises(ArgumentError, match="same name"):
-        planned(own=[MINE, CHANGED])
+        planned(own=[MINE, replace(MAI, name="mine")])
 
 
 def test_the_file_of_a_pair_changes_neither_the_methods_nor_the_prompts_of_a_model_alone(tmp_path: Path) -> None:
@@ -207,10 +186,8 @@ def write_results(folder: Path, run: PlannedRun, include_path: str | None = None
         ({}, {}, True),
         ({"hf_token": "hf-2", "max_open_samples": 9, "large_gpu_memory_utilization": 0.4, "max_num_seqs": 8}, {}, True),
         ({"think": "E"}, {}, False),
-        ({"small": "other"}, {}, False),
         ({"large_quantization": "awq"}, {}, False),
         ({}, {"limit": 40}, False),
-        ({}, {"gen_kwargs": "temperature=0.5"}, False),
         ({}, {"include_path": "more"}, False),
         ({}, {"files": {"mai": "mine.yaml"}}, False),
     ],
@@ -250,38 +227,17 @@ def test_a_run_is_not_finished_if_its_results_are_broken_or_older_than_a_file_of
         for later_s, is_finished in ((1, False), (-1, True)):
             os.utime(given, (file.stat().st_mtime + later_s,) * 2)
             assert options.is_finished(run, tmp_path / "out") is is_finished
-    for text in ("", "[]", "{}", file.read_text()[:-1]):
-        file.write_text(text)
-        os.utime(file, (tasks.stat().st_mtime + 1,) * 2)
-        assert not options.is_finished(run, tmp_path / "out")
+    file.write_text(file.read_text()[:-1])
+    assert not options.is_finished(run, tmp_path / "out")
 
 
-# --- the commands of docs/reproduce.md, and the arguments of docs/paper-notes.md ---
-
-DOCS = Path(__file__).resolve().parents[3] / "docs"
-PAGE = "\n".join((DOCS / name).read_text() for name in ("reproduce.md", "paper-notes.md"))
-
-
-def code(pattern: str) -> list[str]:
-    """Return the texts between backticks that match a pattern."""
-    return [text for text in re.findall(r"`([^`\n]+)`", PAGE) if re.fullmatch(pattern, text)]
-
-
-def test_arguments_are_accepted_by_a_run_that_can_use_them() -> None:
-    found = [text for text in code(r"[a-z_]+=\S+") if not text.startswith("engine=")]
+def test_arguments_in_the_pages_about_the_paper_are_accepted_by_a_run_that_can_use_them() -> None:
+    docs = Path(__file__).resolve().parents[3] / "docs"
+    pages = "".join((docs / name).read_text() for name in ("reproduce.md", "paper-notes.md"))
+    found = [text for text in re.findall(r"`([a-z_]+=[^`\s]+)`", pages) if not text.startswith("engine=")]
     assert {"pair=qwen3vl-2b-8b", "chartqa_match=relaxed"} <= set(found)
     for argument in found:
         engine = "transformers" if "sparse" in argument else "vllm"
         transfer = ",transfer=sparse" if argument.startswith("sparse_") else ""
         given = f"pair=qwen3vl-2b-8b,engine={engine},{argument}{transfer}"
         parse(values_of("--model_args", argument if argument.startswith(("pair=", "method=")) else given))
-    lines = code(r"--gen_kwargs .*")
-    assert lines
-    for line in lines:
-        sampling(values_of("--gen_kwargs", line.removeprefix("--gen_kwargs ")), parse({}), is_mai_task=True)
-
-
-def test_every_task_is_known_to_lmms_eval(task_manager: Any) -> None:
-    prefix = r"(mai|pope|mmmu_val|chartqa)_(s|e|r)(_s2)?"
-    found = {name for text in code(rf"{prefix}(,{prefix})*") for name in text.split(",")}
-    assert len(found) > 10 and found <= set(task_manager.all_tasks)
