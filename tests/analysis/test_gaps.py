@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.folders import LARGE, POPE, SMALL, Answers, World, edit, line, write_run
-from support.tables import report, row_of
+from support.tables import report
 
 from lmms_eval_mai.analysis.runs.folders import read_runs
 from lmms_eval_mai.analysis.runs.runs import Runs
@@ -33,35 +33,12 @@ def test_a_folder_without_a_run_beside_one_with_runs_is_a_gap(tmp_path: Path) ->
 def test_lines_and_documents_that_are_missing_are_counted_and_the_others_are_used(tmp_path: Path) -> None:
     POPE.write(tmp_path, "large", number=6)
     (file,) = tmp_path.glob("*_samples_*")
-    file.write_text(file.read_text() + '{"doc_id": 4, "target"')
+    file.write_bytes(file.read_bytes().replace(b"yes", "é".encode()[:1], 1) + b'{"doc_id": 4, "target"')
     cached = write_run(tmp_path / "cached", "pope_s", [line(0, "yes", "yes", None)])
     broken_off, unknown = read_runs([tmp_path]).gaps
-    assert str(file) in broken_off and "1 lines" in broken_off and "2 documents without a line" in broken_off
+    assert str(file) in broken_off and "2 lines" in broken_off and "3 documents without a line" in broken_off
     assert str(cached.parent) in unknown and "without a score" in unknown and "without a trace" in unknown
-    assert [run.documents for run in read_runs([tmp_path]).runs] == [4, 1]
-
-
-@pytest.mark.parametrize(
-    ("damage", "documents"),
-    [
-        (lambda text: text.encode("utf-8-sig"), 4),
-        (lambda text: text.encode("utf-16"), 0),
-        (lambda text: text.rpartition("yes")[0].encode() + "é".encode()[:1], 3),
-        (lambda text: text.encode().replace(b"yes", "é".encode()[:1], 1), 3),
-    ],
-    ids=["byte order mark", "UTF-16", "cut in a character", "half a character"],
-)
-def test_samples_that_are_not_in_utf_8_are_counted_and_the_others_are_used(
-    tmp_path: Path, damage: Callable[[str], bytes], documents: int
-) -> None:
-    POPE.write(tmp_path / "whole", "full_rt")
-    POPE.write(tmp_path, "mai")
-    (file,) = tmp_path.glob("*_samples_*")
-    file.write_bytes(damage(file.read_text()))
-    found = read_runs([tmp_path])
-    assert sorted(run.documents for run in found.runs) == sorted([4, documents])
-    assert [str(file) in gap and "UTF-8" in gap for gap in found.gaps] == [True] * (documents < 4)
-    assert report([tmp_path]).tables
+    assert [run.documents for run in read_runs([tmp_path]).runs] == [3, 1]
 
 
 @pytest.mark.parametrize(
@@ -93,9 +70,7 @@ def test_lines_of_two_runs_in_one_file_and_calls_that_were_cut_off_are_counted(t
     assert "1 calls of the small model that a token limit cut off" in gap and "large" not in gap
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[1, 2]", '{"results": "\udcc3', '{"results": 3}', '{"results": {"pope": {}}}', None]
-)
+@pytest.mark.parametrize("text", ['{"results": "\udcc3', '{"results": 3}', None])
 def test_a_run_with_broken_results_or_without_samples_is_named_and_the_others_are_used(
     tmp_path: Path, text: str | None
 ) -> None:
@@ -109,9 +84,6 @@ def test_a_run_with_broken_results_or_without_samples_is_named_and_the_others_ar
     assert [run.setup.family for run in found.runs] == ["full_rt"]
     (gap,) = found.gaps
     assert str(broken) in gap and "is not used" in gap
-
-
-# --- runs that do not belong together ---
 
 
 def test_of_two_runs_of_a_method_the_one_with_more_documents_is_used(tmp_path: Path) -> None:
@@ -137,14 +109,6 @@ def test_runs_of_models_that_are_in_no_cascade_are_not_compared_with_it(tmp_path
     assert not [gap for gap in report([tmp_path], ()).gaps if "the paper has" in gap]
     POPE.write(tmp_path, "mai", time="20260102_000000")
     assert {row[2] for row in report([tmp_path], ()).table("differences").rows} == {"2B S", "8B S"}
-
-
-def test_a_run_without_labels_is_compared_by_accuracy(tmp_path: Path) -> None:
-    POPE.write(tmp_path, "mai")
-    lines = [line(doc_id, one.gold, "yes", float(one.gold == "yes")) for doc_id, one in enumerate(POPE.documents)]
-    write_run(tmp_path, "pope", lines, model="vllm", model_args="model=qwen", time="20260102_000000")
-    row = row_of(report([tmp_path], ()).table("differences"), "POPE", "MAI", "qwen, own prompt")
-    assert row["difference"].value == 25  # right answers, not F1
 
 
 def test_a_score_on_images_that_chose_the_threshold_is_marked(tmp_path: Path) -> None:

@@ -71,9 +71,6 @@ def test_holms_correction_keeps_the_order_of_the_tests() -> None:
     assert holm([0.7, 0.6]) == [1, 1] and holm([]) == []
 
 
-# --- resampling ---
-
-
 def of_mean(values: np.ndarray) -> np.ndarray:
     """Return the parts of a mean."""
     return np.column_stack([values, np.ones(len(values))])
@@ -123,9 +120,6 @@ def test_bootstrap_has_the_interval_of_scipys_bootstrap_of_clusters_of_this_size
     assert (found.low, found.high) == pytest.approx((ends.low, ends.high), abs=0.006)
 
 
-# --- exchanges of two methods ---
-
-
 @pytest.mark.parametrize("counts", [(9, 2, 9), (3, 0, 1), (40, 40, 0), (0, 0, 4)])
 def test_swap_test_of_right_and_wrong_answers_is_mcnemars_exact_test(counts: tuple[int, int, int]) -> None:
     first, second = np.repeat([1.0, 0.0, 1.0], counts), np.repeat([0.0, 1.0, 1.0], counts)
@@ -153,9 +147,6 @@ def test_swap_test_counts_the_exchanges_of_whole_clusters(seed: int) -> None:
     assert swap_test(*means, ratio, clusters) == pytest.approx(all_exchanges(*means, ratio, clusters))
     f1s = of_f1(golds, first), of_f1(golds, second)
     assert swap_test(*f1s, f1, clusters) == pytest.approx(all_exchanges(*f1s, f1, clusters), abs=0.02)  # 9,999 of them
-
-
-# --- a bound on a loss ---
 
 
 def least_gains(number: int, most: float, level: float) -> np.ndarray:

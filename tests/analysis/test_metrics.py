@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.folders import POPE, Answers, World, pope_world
+from support.folders import Answers, World, pope_world
 from support.tables import report, row_of
 
 from lmms_eval_mai.analysis.intervals import mcnemar
-from lmms_eval_mai.analysis.report import Report
-from lmms_eval_mai.analysis.runs.metrics import Comparison, compare, difference_interval, plain, score
+from lmms_eval_mai.analysis.runs.metrics import Comparison, compare, plain, score
 from lmms_eval_mai.analysis.runs.runs import Runs
 
 
@@ -61,14 +60,6 @@ def test_clusters_without_any_difference_between_them_count_as_one_document_each
     assert found.low == pytest.approx(51.01, abs=0.01)  # Wilson's for 4 of 4; 67.6 for 8 of 8
 
 
-def test_a_difference_that_is_the_same_in_every_resample_has_an_interval() -> None:
-    parts = np.tile([1.0, 0.25, 1.0], (40, 1))  # two scores that differ by 0.75 on each document
-    for clusters, least in ((None, 0.04), (np.repeat(np.arange(4), 10), 0.3)):
-        found = difference_interval(parts, lambda sums: (sums[..., 0] - sums[..., 1]) / sums[..., 2], clusters)
-        assert found.value == 0.75 and found.high == min(1, 0.75 + (0.75 - found.low))
-        assert found.low < 0.75 - least
-
-
 def test_differences_of_scores_between_0_and_1_have_a_bootstrap_interval_and_a_p() -> None:
     found = compared(samples([0.5, 0, 1]), samples([0.5, 0.2, 1]), "infovqa_val", None)
     assert (found.only_first, found.only_second, found.p) == (None, None, 1.0)
@@ -85,13 +76,11 @@ def test_p_of_yes_no_questions_is_that_of_f1() -> None:
     assert found.p < 0.01
 
 
-# --- documents that share an image ---
-
-
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Report]:
-    """Reports of 50 documents, of four copies of each with a common image, and of the copies without images."""
-    found = []
+def test_copies_of_documents_with_a_common_image_have_the_intervals_and_p_of_the_documents(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """And without images they have not. A report says once what was resampled."""
+    reports = []
     for copies, images in ((1, False), (4, True), (4, False)):
         documents = [
             dataclasses.replace(one, images=(f"image {number}",) if images else ())
@@ -101,13 +90,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Report]:
         folder = tmp_path_factory.mktemp("runs")
         World("pope", documents).write(folder, "mai")
         World("pope", documents).write(folder, "small", "r", time="20260102_000000")
-        found.append(report([folder], ("10",)))
-    return found
-
-
-def test_copies_of_documents_with_a_common_image_have_the_intervals_and_p_of_the_documents(
-    reports: list[Report],
-) -> None:
+        reports.append(report([folder], ("10",)))
     rows = [row_of(found.table("differences"), "POPE", "MAI", "small R") for found in reports]
     single, images, no_images = rows
     assert [row["n"] for row in rows] == [50, 200, 200] and images["only this"] == 4 * single["only this"]
@@ -119,17 +102,13 @@ def test_copies_of_documents_with_a_common_image_have_the_intervals_and_p_of_the
         assert width(wide) > 1.8 * width(narrow), column
         # Wilson's interval of a share of single documents is not that of the bootstrap.
         assert width(wide) == pytest.approx(width(expected), rel=0.1 if column == "transfer" else 1e-9)
+    for found, words in zip(reports[1:], ("200 documents in 50 clusters", "too narrow"), strict=True):
+        assert len([gap for gap in found.gaps if gap.startswith("POPE: ") and words in gap]) == 1
 
 
 def width(cell: Any) -> float:
     low, high = cell.ends
     return float(high - low)
-
-
-def test_a_report_says_once_what_was_resampled(reports: list[Report]) -> None:
-    _, images, no_images = reports
-    for found, words in ((images, "200 documents in 50 clusters"), (no_images, "too narrow")):
-        assert len([gap for gap in found.gaps if gap.startswith("POPE: ") and words in gap]) == 1
 
 
 def test_documents_are_joined_by_common_images_and_by_rotations_of_a_question(tmp_path: Path) -> None:
@@ -143,7 +122,3 @@ def test_documents_are_joined_by_common_images_and_by_rotations_of_a_question(tm
     World("t", documents).write(tmp_path, "large", "")
     runs = Runs.read([tmp_path])
     assert list(runs.clusters("t")) == [0, 0, 0, 1, 1]  # type: ignore[arg-type]
-    documents = [dataclasses.replace(one, images=(f"{n}",)) for n, one in enumerate(POPE.documents)]
-    World("pope", documents).write(tmp_path / "single", "large")
-    assert Runs.read([tmp_path / "single"]).clusters("pope") is None
-    assert not [gap for gap in report([tmp_path / "single"], ()).gaps if "resample" in gap]

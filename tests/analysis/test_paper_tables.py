@@ -39,12 +39,8 @@ SCORES = {name: f1([trace.text for trace in traces], GOLDS) for name, traces in 
         (
             "tables-6-7-14",
             {
-                "small S": 88.6,
-                "small R": 88.4,
-                "small R(S2)": 89.9,
-                "large S": 87.1,
-                "large R": 88.2,
-                "large R(S2)": 89.5,
+                **{"small S": 88.6, "small R": 88.4, "small R(S2)": 89.9},
+                **{"large S": 87.1, "large R": 88.2, "large R(S2)": 89.5},
             },
         ),
     ],
@@ -117,9 +113,7 @@ def test_other_models_have_the_same_tables_without_the_papers_numbers_also_with_
 @pytest.mark.parametrize(
     ("options", "name"),
     [
-        ({"temperature": 0.7}, "MAI (temperature=0.7)"),
         ({"think": "E"}, "MAI E"),
-        ({"transfer_answer": "cut"}, "MAI (transfer_answer=cut)"),
         ({"anls_threshold": 0.5}, "MAI (anls_threshold=0.5)"),
     ],
 )
@@ -150,31 +144,6 @@ def test_mmbench_counts_a_question_as_right_if_all_its_rotations_are_right(tmp_p
     assert (cell.value, cell.n) == (50.0, 2)  # question 3 has no original order
 
 
-# --- another lmms-eval task, which has its own prompt instead of S, E and R ---
-
-TASK = "any_task"
-
-
-def test_another_task_has_tokens_and_scores_of_its_own_prompt_and_none_of_small_r(tmp_path: Path) -> None:
-    for day, method in enumerate(("small", "large", "full_rt", "mai"), start=1):
-        World(TASK, POPE.documents).write(tmp_path, method, "", time=f"2026010{day}_000000")
-    found = report([tmp_path], ("5", "10"))
-    five = found.table("tables-5-13")
-    tokens = {"answer_tokens": 1.0, "tokens": 4.0}
-    for model in ("small", "large"):
-        row = row_of(five, TASK, f"{model}, own prompt")
-        assert {name: row[name].value for name in tokens} == tokens
-    row = row_of(found.table("table-10"), TASK, "MAI")
-    assert {name: row[name].value for name in ("small S", "large S")} == {"small S": 50.0, "large S": 75.0}
-    assert "small R" not in row
-
-
-# --- the paper's numbers ---
-
-SIZES = {5: 54, 6: 15, 7: 45, 8: 66, 9: 19, 10: 66, 11: 18, 13: 90, 14: 90, 15: 66}
-"""Table -> its numbers: rows times benchmarks times columns."""
-
-
 def test_every_table_has_a_source_and_all_its_numbers_once() -> None:
     cells = pd.read_csv(paper_numbers.CELLS, keep_default_na=False)
     benchmarks = list(paper_numbers.load()["benchmarks"])
@@ -183,15 +152,6 @@ def test_every_table_has_a_source_and_all_its_numbers_once() -> None:
     assert list(paper_numbers.load()["tables"]) == [str(number) for number in range(1, 16)]
     for one in range(1, 16):
         assert table(one)["source"].startswith(f"Table {one} ("), one
-    for one in (1, 2, 3, 12):
-        assert {len(row) for row in table(one)["rows"].values()} == {len(table(one)["columns"])}, one
     assert not cells.duplicated(["table", "method", "benchmark", "measure"]).any()
-    assert cells.groupby("table").size().to_dict() == SIZES
-
-
-def test_lookups_name_their_place_and_return_none_for_what_the_paper_lacks() -> None:
-    assert paper_numbers.number(10, "MAI 8B + 2B-R", "pope", "transfer") == 4.97
-    for row in ((10, "8B-S", "shapes", "score"), (7, "8B-S", "pope", "score"), (7, "8B-R(S2)", "mmmu_val", "score")):
-        assert paper_numbers.number(*row) is None
-    assert paper_numbers.family("Qwen/Qwen3-VL-4B-Instruct") == ("Qwen3-VL", "4B")
-    assert paper_numbers.family("./demo/small") is None
+    sizes = {5: 54, 6: 15, 7: 45, 8: 66, 9: 19, 10: 66, 11: 18, 13: 90, 14: 90, 15: 66}
+    assert cells.groupby("table").size().to_dict() == sizes  # rows times benchmarks times columns
