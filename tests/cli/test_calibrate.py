@@ -14,14 +14,7 @@ from support.logs import logged
 from support.own_command import run_command
 
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.threshold import (
-    BASELINES,
-    THRESHOLDS,
-    Promise,
-    accepts,
-    losses_of_runs,
-    threshold_index,
-)
+from lmms_eval_mai.analysis.threshold import BASELINES, THRESHOLDS, Promise, accepts, losses_of_runs, threshold_index
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, METHODS, NEVER, OWN_THINKING
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
