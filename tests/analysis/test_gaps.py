@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import LARGE, POPE, SMALL, Answers, World, edit, line, write_run
+from support.folders import LARGE, POPE, SMALL, World, edit, line, write_run
+from support.pair import Answers
 from support.tables import report
 
 from lmms_eval_mai.analysis.runs.folders import read_runs

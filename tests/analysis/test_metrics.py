@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from support.folders import Answers, World, pope_world
+from support.folders import World, pope_world
+from support.pair import Answers
 from support.tables import report, row_of
 
 from lmms_eval_mai.analysis.intervals import mcnemar

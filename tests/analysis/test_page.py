@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from PIL import Image
 from pyarrow import parquet
-from support.folders import POPE, Answers, World, edit, pope_world
+from support.folders import POPE, World, edit, pope_world
+from support.pair import Answers
 from support.tables import row_of
 
 from lmms_eval_mai.analysis.runs.runs import Runs

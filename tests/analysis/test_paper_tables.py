@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support.folders import LARGE, POPE, RUNS, TOKENS, WORLD, Answers, World, write_all
+from support.folders import LARGE, POPE, RUNS, WORLD, World, write_all
+from support.pair import TOKENS, Answers
 from support.tables import report, row_of
 
 from lmms_eval_mai.analysis import paper_numbers

@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support.folders import LARGE, POPE, SMALL, Answers, World, edit, line, write_run
+from support.folders import LARGE, POPE, SMALL, World, edit, line, write_run
+from support.pair import Answers
 
 from lmms_eval_mai.analysis import KEYS, read
 from lmms_eval_mai.analysis.frames import CALLS, SAMPLES, samples_and_calls, wall_s_by_task

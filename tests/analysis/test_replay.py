@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from support.folders import Answers, World
+from support.folders import World
+from support.pair import Answers
 
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.method.agreement import AgreementRules

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import LARGE, POPE, SMALL, TOKENS
+from support.folders import LARGE, POPE, SMALL
 from support.own_command import run_command
+from support.pair import TOKENS
 from support.tables import report, row_of
 
 from lmms_eval_mai.analysis.runs.runs import Runs

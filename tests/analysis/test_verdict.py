@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from support.folders import RUNS, Answers, World, edit, shapes_world, write_all
+from support.folders import RUNS, World, edit, shapes_world, write_all
+from support.pair import Answers
 from support.tables import report
 
 from lmms_eval_mai.analysis.runs.runs import Runs

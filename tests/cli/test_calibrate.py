@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from support import evaluations
-from support.folders import Answers, World
+from support.folders import World
 from support.logs import logged
 from support.own_command import run_command
+from support.pair import Answers
 
 from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.threshold import BASELINES, THRESHOLDS, Promise, accepts, losses_of_runs, threshold_index

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import Answers, World
+from support.folders import World
+from support.pair import Answers
 
 from experiments.latency import plan
 from experiments.latency.plan import Plan

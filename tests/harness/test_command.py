@@ -16,7 +16,7 @@ import yaml
 from lmms_eval.loggers import EvaluationTracker
 from lmms_eval.utils import sanitize_model_name, simple_parse_args_string
 from support.own_command import run_lmms_eval
-from support.pope_scripts import exit_of, pope_scripts
+from support.pair import exit_of, pope_scripts
 from support.processes import Command, lines_of, scripts, wait_for_lines
 from support.servers import free_port
 
@@ -52,9 +52,9 @@ def test_ctrl_c_ends_the_command_with_its_processes_and_keeps_the_finished_calls
 
 
 def test_a_list_of_configurations_goes_on_after_a_wrong_one_and_each_run_has_its_folder_and_its_table(
-    command: type[Command], write_script: Any, in_drawn_data: Path, tmp_path: Path
+    command: type[Command], in_drawn_data: Path, tmp_path: Path
 ) -> None:
-    given: dict[str, Any] = {**pope_scripts(write_script, "pope_s"), "store": str(tmp_path / "store")}
+    given: dict[str, Any] = {**pope_scripts(tmp_path, "pope_s"), "store": str(tmp_path / "store")}
     runs = [
         {"model": "mai_cascade", "tasks": "pope_s", "output_path": str(tmp_path / "out"), "model_args": one}
         for one in (model_args(method="both"), model_args(**given), given | {"method": "large", "small_slots": 3})
@@ -74,11 +74,11 @@ def test_a_list_of_configurations_goes_on_after_a_wrong_one_and_each_run_has_its
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["file/out", "2026"])  # lmms-eval reads 2026 as a number
 def test_a_folder_of_results_that_cannot_be_written_is_refused_before_an_engine_starts(
-    write_script: Any, in_drawn_data: Path, tmp_path: Path, capsys: Any, path: str
+    in_drawn_data: Path, tmp_path: Path, capsys: Any, path: str
 ) -> None:
     (tmp_path / "file").touch()
     path = path.replace("file", str(tmp_path / "file"))
-    given = model_args(**pope_scripts(write_script, "pope_s"), store=tmp_path / "store")
+    given = model_args(**pope_scripts(tmp_path, "pope_s"), store=tmp_path / "store")
     line = ("--model", "mai_cascade", "--tasks", "pope_s", "--model_args", given, "--output_path", path)
     code, text = run_lmms_eval(capsys, *line)
     assert code == 1 and "Traceback" not in text and "starting small" not in text
@@ -87,9 +87,9 @@ def test_a_folder_of_results_that_cannot_be_written_is_refused_before_an_engine_
 
 @pytest.mark.long
 def test_ranks_share_the_documents_and_padding_is_answered_without_a_call(
-    command: type[Command], write_script: Any, in_drawn_data: Path, tmp_path: Path
+    command: type[Command], in_drawn_data: Path, tmp_path: Path
 ) -> None:
-    given = {**pope_scripts(write_script, "pope_s"), "store": tmp_path / "store"}
+    given = {**pope_scripts(tmp_path, "pope_s"), "store": tmp_path / "store"}
     line = ["--model", "mai_cascade", "--model_args", model_args(**given), "--tasks", "pope_s", "--limit", "5"]
     line += ["--output_path", str(tmp_path / "out"), "--log_samples"]
     group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -217,9 +217,9 @@ def save(tracker: EvaluationTracker, results: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("way", ["results", "results in the command", "samples", "samples of two runs"])
 def test_results_that_lmms_eval_did_not_save_whole_are_an_error_and_keep_the_store(
-    evaluate: Any, write_script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, way: str
+    evaluate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, way: str
 ) -> None:
-    scripts, store = pope_scripts(write_script, "pope_s"), tmp_path / "store"
+    scripts, store = pope_scripts(tmp_path, "pope_s"), tmp_path / "store"
     monkeypatch.setattr(sys, "argv", ["lmms-eval" if "command" in way else "pytest"])
     tracker = EvaluationTracker(output_path=str(tmp_path))
     results = evaluate(["pope_s"], {"evaluation_tracker": tracker}, **scripts, store=store, model_name="a/b")
@@ -248,7 +248,7 @@ metadata: {{version: 0}}
 
 
 def test_the_result_of_a_task_that_asks_another_model_is_refused_and_the_store_is_kept(
-    evaluate: Any, write_script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    evaluate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     from lmms_eval import evaluator
     from lmms_eval.tasks import TaskManager
@@ -260,20 +260,20 @@ def test_the_result_of_a_task_that_asks_another_model_is_refused_and_the_store_i
     monkeypatch.setattr(sys, "argv", ["lmms-eval"])
     tracker = EvaluationTracker(output_path=str(tmp_path / "out"))
     options = {"evaluation_tracker": tracker, "task_manager": manager}
-    results = evaluate(["pope_s", "game"], options, **pope_scripts(write_script, "pope_s"), store=tmp_path / "store")
+    results = evaluate(["pope_s", "game"], options, **pope_scripts(tmp_path, "pope_s"), store=tmp_path / "store")
     with pytest.raises(SystemExit) as raised:
         save(tracker, results)
     assert raised.value.code == 1 and "task game" in capsys.readouterr().err
     assert not [*(tmp_path / "out").rglob("*.json")]
     monkeypatch.setattr(sys, "argv", ["pytest"])
-    evaluate(["pope_s"], **pope_scripts(write_script, "pope_s"), store="off")  # another evaluation, which ends this one
+    evaluate(["pope_s"], **pope_scripts(tmp_path, "pope_s"), store="off")  # another evaluation, which ends this one
     assert len(list((tmp_path / "store").iterdir())) == 1
 
 
 def test_a_run_whose_files_would_have_the_names_of_another_runs_files_gets_a_folder_of_its_own(
-    evaluate: Any, write_script: Any, tmp_path: Path
+    evaluate: Any, tmp_path: Path
 ) -> None:
-    scripts = pope_scripts(write_script, "pope_s")
+    scripts = pope_scripts(tmp_path, "pope_s")
     for limit in (3, 4):
         tracker = EvaluationTracker(output_path=str(tmp_path))
         options = {"evaluation_tracker": tracker, "limit": limit}

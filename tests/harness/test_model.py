@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lmms_eval.tasks import TaskManager
 from support.logs import logged
-from support.pope_scripts import counts, exit_of, pope_scripts, record
+from support.pair import counts, exit_of, pope_scripts, record
 from support.processes import write_pope
 
 from lmms_eval_mai import ArgumentError, EngineCrashed, MaiCascade, TooManyErrors
@@ -20,10 +20,10 @@ Evaluate = Callable[..., dict[str, Any]]
 
 
 def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
-    evaluate: Evaluate, write_script: Any, capsys: Any
+    evaluate: Evaluate, tmp_path: Path, capsys: Any
 ) -> None:
     """Model arguments may be a mapping whose values have their types."""
-    scripts = pope_scripts(write_script, "pope_s")
+    scripts = pope_scripts(tmp_path, "pope_s")
     given = {"transfer_answer": "keep", "log_prompts": True, "store": False, "small_slots": 3, "pair": None}
     results = evaluate(["pope_s"], {"model_args": scripts | given})
     assert results["config"]["model_args"] == scripts | given
@@ -59,10 +59,10 @@ def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
 
 @pytest.mark.parametrize("task", ["pope_s", "pope_r_s2", "pope"])
 def test_the_system_instruction_is_the_first_message_of_every_call(
-    evaluate: Evaluate, write_script: Any, task: str
+    evaluate: Evaluate, tmp_path: Path, task: str
 ) -> None:
     options = {"system_instruction": "Look twice.", "limit": 3}
-    results = evaluate([task], options, **pope_scripts(write_script, task), log_prompts=True, store="off")
+    results = evaluate([task], options, **pope_scripts(tmp_path, task), log_prompts=True, store="off")
     prompts = [call["messages"] for trace in counts(results, task) for call in trace["calls"]]
     assert len(prompts) >= 9
     for system, *others in prompts:
@@ -108,7 +108,6 @@ def test_the_error_of_an_engine_without_restarts_names_the_samples_that_failed_b
 @pytest.mark.parametrize(("task", "max_errors"), [("pope_s", 3), ("pope_r_s2", 0.25)])
 def test_failed_samples_are_counted_and_neither_scored_nor_cached(
     evaluate: Evaluate,
-    write_script: Any,
     capsys: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -117,7 +116,7 @@ def test_failed_samples_are_counted_and_neither_scored_nor_cached(
 ) -> None:
     # With a run id, lmms-eval reads the cache's log of the previous run, in which blank texts count as answers.
     monkeypatch.setenv("LMMS_CACHE_RUN_ID", "the-same")
-    scripts = pope_scripts(write_script, task, rows=9)
+    scripts = pope_scripts(tmp_path, task, rows=9)
     results = evaluate([task], {"use_cache": str(tmp_path / "cache")}, max_errors=max_errors, **scripts)
     assert results["results"][task]["pope_accuracy,none"] == 1.0
     assert sorted(sample["doc_id"] for sample in results["samples"][task]) == list(range(9))
@@ -126,7 +125,7 @@ def test_failed_samples_are_counted_and_neither_scored_nor_cached(
     assert row.split()[:4] == [task, "9", "3", "33.3"]
     assert "3 samples have no answer and are left out of all scores: 3 MissingAnswer" in printed
     # lmms-eval's response cache did not store them as answers: with complete scripts, they are answered.
-    whole = pope_scripts(write_script, task, rows=12)
+    whole = pope_scripts(tmp_path, task, rows=12)
     again = evaluate([task], {"use_cache": str(tmp_path / "cache")}, max_errors=max_errors, **whole)
     assert len(again["samples"][task]) == 12 and again["usage"]["by_source"]["large"]["n_api_calls"] == 4
 
@@ -155,7 +154,6 @@ def test_repeats_are_answered_one_by_one_and_a_document_fails_if_one_of_its_repe
 @pytest.mark.parametrize(("grouped", "order"), [(True, [0, 2, 1, 3]), (False, [0, 1, 2, 3])])
 def test_questions_about_one_image_are_asked_next_to_each_other(
     evaluate: Evaluate,
-    write_script: Any,
     drawn_data: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -164,7 +162,7 @@ def test_questions_about_one_image_are_asked_next_to_each_other(
 ) -> None:
     from pyarrow import parquet
 
-    scripts = pope_scripts(write_script, "pope_s")
+    scripts = pope_scripts(tmp_path, "pope_s")
     rows = parquet.read_table("lmms-lab-encoder/POPE/data/test.parquet").slice(0, 4).to_pylist()
     rows = [{**row, "image": rows[number % 2]["image"]} for number, row in enumerate(rows)]
     monkeypatch.chdir(write_pope(drawn_data, tmp_path, f"grouped-{grouped}", rows))
@@ -206,9 +204,9 @@ def test_what_cannot_work_is_refused_before_an_engine_starts(
 
 
 def test_ignored_decoding_arguments_are_named_in_a_warning_and_the_others_are_in_the_trace(
-    evaluate: Evaluate, write_script: Any
+    evaluate: Evaluate, tmp_path: Path
 ) -> None:
-    scripts = pope_scripts(write_script, "pope_s")
+    scripts = pope_scripts(tmp_path, "pope_s")
     with logged() as messages:
         options = {"limit": 2, "gen_kwargs": "temperature=0.7,top_k=0,visual_cot=True"}
         (first, _) = counts(evaluate(["pope_s"], options, **scripts), "pope_s")
@@ -221,10 +219,10 @@ def test_ignored_decoding_arguments_are_named_in_a_warning_and_the_others_are_in
 
 @pytest.mark.slow
 def test_kept_engines_start_once_until_they_are_closed_or_an_evaluation_stops(
-    evaluate: Evaluate, write_script: Any, tmp_path: Path
+    evaluate: Evaluate, tmp_path: Path
 ) -> None:
     """A `with` block that ends with an error keeps the store."""
-    scripts, store = pope_scripts(write_script, "pope_s"), tmp_path / "store"
+    scripts, store = pope_scripts(tmp_path, "pope_s"), tmp_path / "store"
     model = MaiCascade(**scripts, store=str(store))
 
     def run_again(starts: int) -> None:

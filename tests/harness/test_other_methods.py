@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.logs import logged
-from support.pope_scripts import counts, gold_of, pope_scripts, record
+from support.pair import counts, gold_of, pope_scripts, record
 
 from lmms_eval_mai.method.methods import METHODS
 
@@ -25,7 +25,7 @@ def test_function_of_the_examples_makes_its_own_calls_and_is_scored_and_resumed(
     for doc_id, gold in enumerate(gold_of("POPE", "test")[:12]):
         right, wrong = f"[[{gold.title()}]]", "[[No]]" if gold == "yes" else "[[Yes]]"
         small.append(record("pope_s", doc_id, "think", right if doc_id % 2 else wrong, output_tokens=doc_id))
-        large.append(record("pope_s", doc_id, "think", right))
+        large.append(record("pope_s", doc_id, "think", right, output_tokens=5))
         large.append(record("pope_s", doc_id, "transfer", right))
     scripts = {side: write_script(side, records) for side, records in (("small", small), ("large", large))}
     given = {"engine": "scripted", "method": "both_think", "store": tmp_path / "store", "keep_store": "true"}
@@ -67,17 +67,17 @@ def test_run_scores_what_follows_the_thinking_and_its_trace_has_both(
     assert sum("the model did not think" in line for line in warnings) == 1
 
 
-def test_a_model_alone_runs_every_task_with_its_own_prompt(evaluate: Evaluate, write_script: Any) -> None:
+def test_a_model_alone_runs_every_task_with_its_own_prompt(evaluate: Evaluate, tmp_path: Path) -> None:
     prompts = {"pope_s": ["simple"], "pope_r": ["think"], "pope_r_s2": ["think", "stage2"]}
-    results = evaluate([*prompts], **pope_scripts(write_script, *prompts), method="small")
+    results = evaluate([*prompts], **pope_scripts(tmp_path, *prompts), method="small")
     for task, expected in prompts.items():
         assert results["results"][task]["pope_accuracy,none"] == pytest.approx(4 / 12)
         assert [[call["prompt"] for call in trace["calls"]] for trace in counts(results, task)] == [expected] * 12
     assert set(results["usage"]["by_source"]) == {"small"}
 
 
-def test_a_confident_answer_is_scored_in_a_two_stage_task_too(evaluate: Evaluate, write_script: Any) -> None:
-    scripts = pope_scripts(write_script, "pope_r_s2", answer_logprob=-0.01)
+def test_a_confident_answer_is_scored_in_a_two_stage_task_too(evaluate: Evaluate, tmp_path: Path) -> None:
+    scripts = pope_scripts(tmp_path, "pope_r_s2", answer_logprob=-0.01)
     results = evaluate(["pope_r_s2"], **scripts, method="mai_confidence", min_confidence=0.9)
     exits = Counter(trace["exit"] for trace in counts(results, "pope_r_s2"))
     assert exits == {"confident": 8, "transfer": 4}  # four short answers cannot be read

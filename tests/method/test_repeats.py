@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.folders import Answers, World
+from support.folders import World
+from support.pair import Answers
 from support.samples import run_method, sample
 from support.tables import report
 

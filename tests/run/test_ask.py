@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from support.endpoints import ScriptedServer, served
-from support.pope_scripts import FORCED_EXITS as EXITS
-from support.pope_scripts import records
-from support.serving import written
+from support.pair import EXITS, in_turn, records, written
 
 from lmms_eval_mai import ArgumentError, Cascade, EngineCrashed, EngineStartError, SampleError, UnreadableImage
 from lmms_eval_mai.method.prompts import instruction
@@ -22,10 +20,10 @@ IMAGE = Image.new("RGB", (64, 48), "red")
 
 def cascade(folder: Path, faults: Mapping[int, str] = MappingProxyType({}), **arguments: Any) -> Cascade:
     """Return a cascade whose questions leave at the exits in turn. `faults`: of the first calls of a question."""
-    small, large = records("ask", [("yes", "no")] * 12, seconds=0)
-    for one in (*small, *large):
+    made = records("ask", [in_turn(number, "yes", "no") for number in range(12)], seconds=0)
+    for one in (*made["small"], *made["large"]):
         one["fault"] = faults.get(one["doc_id"]) if one["prompt"] == "simple" else None
-    return Cascade(**written(folder, small, large), **arguments)
+    return Cascade(**written(folder, made), **arguments)
 
 
 def exits(traces: list[Any]) -> list[str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.pope_scripts import FORCED_EXITS as EXITS
-from support.serving import Running, chat, chat_records, image_url, scripted, serving, user, written
+from support.pair import EXITS, written
+from support.serving import Running, chat, chat_records, image_url, scripted, serving, user
 
 from lmms_eval_mai.method.methods import FULL_RT, MAI_CONFIDENCE, steps_of
 from lmms_eval_mai.method.prompts import instruction
@@ -82,11 +82,11 @@ def test_stream_has_the_thinking_the_answer_and_the_trace_and_begins_with_a_text
 
 @pytest.mark.slow
 def test_error_before_the_first_text_has_its_status_and_a_later_one_is_a_part_of_the_stream(tmp_path: Path) -> None:
-    small, large = chat_records(3)
-    for record in (*small, *large):
+    made = chat_records(3)
+    for record in (*made["small"], *made["large"]):
         if (record["doc_id"], record["prompt"]) in ((1, "think"), (2, "transfer")):
             record["fault"] = "error"
-    with serving(**written(tmp_path, small, large)) as server:
+    with serving(**written(tmp_path, made)) as server:
         server.ask()
         assert server.refused(chat(stream=True))[0] == 500
         first, last = chunks_of(server.post(chat(stream=True)).text)

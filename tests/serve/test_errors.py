@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.answers import EXAMPLES
 from support.endpoints import ScriptedServer, served
-from support.serving import Running, chat, image_url, scripted, serving, user, wait_until, written
+from support.pair import written
+from support.serving import Running, chat, image_url, scripted, serving, user, wait_until
 
 from lmms_eval_mai.contract import CallKey, EngineConfig, Prompt
 from lmms_eval_mai.engines.vllm.conversion import sample_error
@@ -189,7 +190,8 @@ def test_health_is_503_while_a_call_waits_for_a_server_that_is_away() -> None:
 def test_call_that_crashes_its_engine_gets_status_422_and_other_requests_are_answered(tmp_path: Path) -> None:
     own = {"task": "chat", "prompt": "simple", "text": "[[a]]"}
     small = [{**own, "doc_id": 0, "fault": "death"}, {**own, "doc_id": 1}]
-    with serving(**written(tmp_path, small, [{**own, "doc_id": number} for number in range(2)])) as server:
+    large = [{**own, "doc_id": number} for number in range(2)]
+    with serving(**written(tmp_path, {"small": small, "large": large})) as server:
         response = server.post(chat())
         assert response.status_code == 422 and response.headers["x-should-retry"] == "false"
         assert server.ask()["mai"]["exit"] == "agree_short"  # the engine was restarted

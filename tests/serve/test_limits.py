@@ -7,8 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.pope_scripts import FORCED_EXITS as EXITS
-from support.serving import Running, chat, chat_records, scripted, serving, wait_until, written
+from support.pair import EXITS, written
+from support.serving import Running, chat, chat_records, scripted, serving, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -54,10 +54,10 @@ def test_full_queue_gives_status_429_and_a_client_that_disconnects_frees_both_en
 
 
 def test_client_that_leaves_in_the_middle_of_a_stream_is_counted_as_499(tmp_path: Path) -> None:
-    small, large = chat_records(2)
-    for record in large:
+    made = chat_records(2)
+    for record in made["large"]:
         record |= {"fault": "hang"} if record["prompt"] == "transfer" else {}
-    with serving(**written(tmp_path, small, large)) as server:
+    with serving(**written(tmp_path, made)) as server:
         with ask_on(server, stream=True, mai={"method": "full_rt"}) as leaving:
             while b"reasoning_content" not in leaving.recv(1 << 16):
                 pass

@@ -13,8 +13,9 @@ import httpx
 import openai
 import psutil
 import pytest
+from support.pair import written
 from support.processes import Command
-from support.serving import chat, chat_records, data_url, image_url, start_command, user, wait_until, written
+from support.serving import chat, chat_records, data_url, image_url, start_command, user, wait_until
 
 from lmms_eval_mai.method.prompts import instruction
 from lmms_eval_mai.plugin import task_dir
@@ -28,7 +29,7 @@ SECRETS = ("Is there a dog", "the-key", "data:image")
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_signal_stops_the_server_after_the_requests_in_flight_are_answered(how: int, tmp_path: Path) -> None:
-    models = written(tmp_path, *chat_records(8, seconds=0.6))
+    models = written(tmp_path, chat_records(8, seconds=0.6))
     mine = tmp_path / "mine.yaml"
     mine.write_text("[{ask: large.simple}, {stop: {exit: guessed, answer: large.simple}}]")
     process, url = start_command(tmp_path, "--api_key_env", "SERVER_KEY", "--methods", str(mine), **models)
@@ -56,9 +57,9 @@ def test_signal_stops_the_server_after_the_requests_in_flight_are_answered(how: 
 
 @pytest.mark.slow
 def test_engine_that_cannot_be_started_again_ends_the_server_with_1(tmp_path: Path) -> None:
-    small, large = chat_records(2)
-    large[0]["fault"] = "death"
-    process, url = start_command(tmp_path, **written(tmp_path, small, large), engine_restarts=0)
+    made = chat_records(2)
+    made["large"][0]["fault"] = "death"
+    process, url = start_command(tmp_path, **written(tmp_path, made), engine_restarts=0)
     response = httpx.post(f"{url}{CHAT}", json=chat(), timeout=60)
     assert response.status_code == 503 and response.json()["error"]["code"] == "engine_down"
     assert int(response.headers["Retry-After"]) > 0

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from support.pair import in_turn
 from support.samples import sample
 
 from lmms_eval_mai.contract import SIDES, Call, CallKey, Engine, Prompt, Side
@@ -45,20 +46,13 @@ class World:
         """All short answers, if they do not depend on the document."""
 
     def answer_of(self, prompt: Prompt) -> Answer:
-        key, name = prompt.key, "think" if prompt.key.prompt == "explain" else prompt.key.prompt
+        key = prompt.key
         self.made.append(key)
-        agrees_at = ("simple", "think", "never")[key.doc_id % 3]
-        agrees = key.side == "large" or name in (agrees_at, "task") or agrees_at == "simple"
-        if self.short is not None and name == "simple":
-            return Answer(self.short, answer_logprob=self.logprob)
-        text = ("I look.\n" if name == "think" else "") + ("[[yes]]" if agrees else "[[no]]")
-        return Answer(
-            text,
-            prompt_tokens=50 + key.doc_id,
-            output_tokens=1 + key.doc_id % 7,
-            answer_logprob=self.logprob,
-            seconds=0.0,
-        )
+        given = dataclasses.replace(in_turn(key.doc_id, "yes", "no"), large="yes").to(prompt)
+        if self.short is not None and key.prompt == "simple":
+            given = dataclasses.replace(given, text=self.short)
+        tokens = {"prompt_tokens": 50 + key.doc_id, "output_tokens": 1 + key.doc_id % 7, "answer_tokens": None}
+        return dataclasses.replace(given, answer_logprob=self.logprob, seconds=0.0, **tokens)  # type: ignore[arg-type]
 
     @property
     def file(self) -> Path:

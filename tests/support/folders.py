@@ -4,7 +4,6 @@ scripted engines; nothing here knows the steps of a method or the fields of a tr
 import asyncio
 import dataclasses
 import json
-import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from support.documents import DOCS
+from support.pair import Answers
 from support.samples import sample, started_pair
 
-from lmms_eval_mai.contract import SIDES, Image, Message, Prompt
-from lmms_eval_mai.engines.scripted import Answer, ScriptedEngine, ScriptedOptions
+from lmms_eval_mai.contract import SIDES, Image, Message
+from lmms_eval_mai.engines.scripted import ScriptedEngine, ScriptedOptions
 from lmms_eval_mai.method.agreement import AGREEMENT_OPTIONS, AgreementRules
 from lmms_eval_mai.method.benchmarks import benchmark_of
 from lmms_eval_mai.method.methods import METHODS, Method, Thresholds
@@ -25,39 +25,7 @@ from lmms_eval_mai.method.run import run_sample
 from lmms_eval_mai.method.sample import Settings, Trace, trace_record
 
 SMALL, LARGE = "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-8B-Instruct"
-TOKENS = {"simple": 4, "explain": 100, "think": 100, "stage2": 3, "transfer": 5, "task": 4}
-"""Prompt -> the output tokens of each of its calls."""
 Line = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Answers:
-    """The answers to one document, as the scorer reads them. An empty one cannot be read."""
-
-    gold: str
-    small: str
-    large: str
-    thought: str
-    transferred: str
-    large_thought: str = ""
-    probability: float = 1.0
-    """Of short answers."""
-    stage2: tuple[str, str] | None = None
-    """The answers of the small and of the large model after a thinking in two stages. None: those of the thinking."""
-    images: tuple[str, ...] = ()
-    category: str | None = None
-    fields: tuple[tuple[str, Any], ...] = ()
-    """More fields of the line, such as the subject of an MMMU question."""
-
-    def to(self, prompt: Prompt) -> Answer:
-        """Return the answer of a scripted engine."""
-        asked, is_large = prompt.key.prompt, prompt.key.side == "large"
-        thought, short = (self.large_thought, self.large) if is_large else (self.thought, self.small)
-        thinking = f"Thinking. [[{thought}]]"
-        second = self.stage2[is_large] if self.stage2 else thought
-        texts = {"explain": thinking, "think": thinking, "stage2": second, "transfer": self.transferred}
-        counts = {"prompt_tokens": 300, "output_tokens": TOKENS[asked], "answer_tokens": 1, "seconds": 0.25}
-        return Answer(texts.get(asked, short), answer_logprob=math.log(self.probability), **counts)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from pyarrow import Table, parquet
-from support.pope_scripts import Record, record
+from support.pair import Answers, Records, records
 
 from lmms_eval_mai.plugin import task_dir
 
@@ -19,7 +19,7 @@ def text(doc, lmms_eval_specific_kwargs):
 
 
 def score(doc, results):
-    return {"own_right": results[0].strip("[] .").lower() == doc["answer"]}
+    return {"own_right": results[0].rpartition("[[")[2].strip("]").lower() == doc["answer"]}
 """
 TASK = """
 task: {name}
@@ -56,23 +56,16 @@ def _shapes() -> Any:
     return parquet.read_table(task_dir() / "shapes" / "test.parquet")
 
 
-def answers(rows: int, seconds: float) -> dict[str, list[Record]]:
+def answers(rows: int, seconds: float) -> Records:
     """Return the records of both models. One document after another leaves MAI at `agree_short`, `agree_think` and
     `transfer`. The large model is right with its thinking, else about two documents of three."""
-    made: dict[str, list[Record]] = {"small": [], "large": []}
+    made = []
     for number, document in enumerate(documents(rows)):
-        right, wrong = document["answer"], "nothing"
+        right, wrong, other = document["answer"], "nothing", "something"
         short = right if number % 4 else wrong
-        other = short if number % 3 == 0 else "something"
-        thought = short if number % 3 < 2 else "something"
-
-        def add(side: str, prompt: str, text: str, tokens: int, doc_id: int = number, **more: Any) -> None:
-            found = record(NAME, doc_id, prompt, f"[[{text}]]", output_tokens=tokens, seconds=seconds, **more)
-            made[side].append(found)
-
-        add("large", "task", short, 3, answer_logprob=-0.1 if short == right else -2.0)
-        add("small", "task", other, 2, answer_logprob=-0.2)
-        add("small", "think", thought, 40)
-        add("large", "think", right, 50)
-        add("large", "transfer", right if number % 6 else wrong, 4)
-    return made
+        small, thought = short if number % 3 == 0 else other, short if number % 3 < 2 else other
+        transferred = right if number % 6 else wrong
+        made.append(
+            Answers(right, small, short, thought, transferred, right, probability=0.9 if short == right else 0.1)
+        )
+    return records(NAME, made, seconds=seconds)

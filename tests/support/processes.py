@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 from pyarrow import Table, parquet
-from support.pope_scripts import records
+from support.pair import in_turn, records, written
 
 DEMO_DOCUMENTS = 150
 """Of `shapes_s`, on which runs of the demo pair are compared."""
@@ -91,16 +91,13 @@ def scripts(folder: Path, task: str, rows: int, seconds: float = 0.0) -> dict[st
     """Write scripts of both sides in which the documents leave at all three exits, with tokens that differ from call to
     call. Returns the model arguments. They also have the answers to the `_r` task of the same benchmark."""
     rng = random.Random(5)
-    answers = [tuple(rng.sample(["Yes", "No"], 2)) for _ in range(rows)]
-    folder.mkdir(parents=True, exist_ok=True)
-    for side, of_side in zip(("small", "large"), records(task, answers), strict=True):
+    made = records(task, [in_turn(doc_id, *rng.sample(["Yes", "No"], 2)) for doc_id in range(rows)])
+    for of_side in made.values():
         for one in of_side:
             one |= {"seconds": seconds * rng.random(), "prompt_tokens": rng.randint(50, 90)}
             one["output_tokens"] = rng.randint(1, 40)
-        if task.endswith("_s"):
-            of_side += [{**one, "task": f"{task[:-1]}r"} for one in of_side if one["prompt"] == "think"]
-        (folder / f"{side}.jsonl").write_text("\n".join(map(json.dumps, of_side)))
-    return {"engine": "scripted", "small": str(folder / "small.jsonl"), "large": str(folder / "large.jsonl")}
+        of_side += [{**one, "task": f"{task[:-1]}r"} for one in of_side if one["prompt"] == "think"]
+    return written(folder, made)
 
 
 # --- evaluations and commands -----------------------------------------------------------------------------

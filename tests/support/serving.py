@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import uvicorn
 from PIL import Image
-from support.pope_scripts import records
+from support.pair import Records, in_turn, records, written
 from support.processes import Command
 
 from lmms_eval_mai.run.config import parse
@@ -24,35 +24,25 @@ from lmms_eval_mai.serve import Settings
 from lmms_eval_mai.serve.server import bind, serve, server_of
 from lmms_eval_mai.serve.service import Service
 
-Records = list[dict[str, Any]]
 
-
-def chat_records(count: int, **fields: Any) -> tuple[Records, Records]:
-    """Return the answers of both models to the requests 0, 1 ...; request i has exit EXITS[i % 3] and an answer with
-    its number. `fields`: further fields of all records."""
-    small, large = records("chat", [(f"answer {number}", "no") for number in range(count)], **fields)
-    for one in large:
+def chat_records(count: int, **fields: Any) -> Records:
+    """Return the answers of both models to the requests 0, 1 ...; request i leaves at `exit_of(i)` and has an answer
+    with its number. `fields`: further fields of all records."""
+    made = records("chat", [in_turn(number, f"answer {number}", "no") for number in range(count)], **fields)
+    for one in made["large"]:
         if one["prompt"] == "task":
             one["text"] = f"Once upon a time [[{one['doc_id']}]]"
-    small += [{**one, "prompt": "explain"} for one in small if one["prompt"] == "think"]
-    return small, large
-
-
-def written(folder: Path, small: Records, large: Records) -> dict[str, Any]:
-    """Write the scripts of two engines and return their model arguments."""
-    for side, of_side in (("small", small), ("large", large)):
-        (folder / f"{side}.jsonl").write_text("\n".join(map(json.dumps, of_side)))
-    return {"engine": "scripted", "small": folder / "small.jsonl", "large": folder / "large.jsonl"}
+    return made
 
 
 def scripted(folder: Path, count: int = 12, hanging: bool = False, **fields: Any) -> dict[str, Any]:
     """Return the model arguments of scripted engines. `hanging`: they answer one request at a time, and never the
     first one."""
-    small, large = chat_records(count, **fields)
-    for record in (*small, *large):
-        if hanging and record["doc_id"] == 0:
-            record["fault"] = "hang"
-    return written(folder, small, large) | ({"slots": 1, "max_open_samples": 1} if hanging else {})
+    made = chat_records(count, **fields)
+    for one in (*made["small"], *made["large"]):
+        if hanging and one["doc_id"] == 0:
+            one["fault"] = "hang"
+    return written(folder, made) | ({"slots": 1, "max_open_samples": 1} if hanging else {})
 
 
 def image_url(size: tuple[int, int] = (8, 6), format: str = "PNG", mode: str = "RGB", **options: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.own_command import run_command, run_lmms_eval
 from support.own_task import NAME, answers, write_task
-from support.pope_scripts import exit_of
+from support.pair import exit_of, written
 from support.processes import Command, scripts, strike
 
 from lmms_eval_mai.analysis.runs.folders import read_runs
@@ -151,8 +151,7 @@ def test_command_that_is_killed_has_the_results_of_an_undisturbed_one(
 def test_on_a_task_of_ones_own_each_method_has_its_own_calls_its_score_and_its_seconds(
     tmp_path: Path, capsys: Any
 ) -> None:
-    for side, script in answers(ROWS, seconds=0.01).items():
-        (tmp_path / f"{side}.jsonl").write_text("\n".join(map(json.dumps, script)))
+    written(tmp_path, answers(ROWS, seconds=0.01))
     model_args = f"engine=scripted,small={tmp_path}/small.jsonl,large={tmp_path}/large.jsonl"
     task = ("--tasks", NAME, "--include_path", write_task(tmp_path / "tasks", ROWS), "--min_confidence", "0.5")
     output = tmp_path / "out"
