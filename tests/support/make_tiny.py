@@ -36,13 +36,6 @@ SWITCHED = (
     "{%- else -%}{{ '<think>\\n' }}{%- endif -%}{%- endif -%}"
 )
 HYBRID_TEMPLATE = qwen3vl.CHAT_TEMPLATE.rpartition("{%- if add_generation_prompt -%}")[0] + SWITCHED
-# The layout of InternVL's own template: a line break after each image, and no default system message.
-INTERNVL_TEMPLATE = qwen3vl.CHAT_TEMPLATE.replace("<|vision_start|><|image_pad|><|vision_end|>", "<IMG_CONTEXT>\\n")
-INTERNVL_TOKENS = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>",
-                   "video_token": "<video>"}  # fmt: skip
-"""Tokens that the processor of InternVL reads from its tokenizer by name."""
-TILE = 112
-"""Side of a tile of InternVL in pixels. A patch has 14 px and a token has 2 x 2 patches, so a tile has 16 tokens."""
 
 
 def text_sizes(hidden: int, layers: int) -> dict[str, Any]:
@@ -102,52 +95,34 @@ def _write_hybrid(folder: Path, hidden: int, layers: int, seed: int) -> None:
 
 def _write_internvl(folder: Path, hidden: int, layers: int, seed: int) -> None:
     """It has the form of the `-HF` checkpoints: a Qwen3 text model, and a processor that cuts images into up to 12
-    tiles and a thumbnail, unless they are square and small. As in the real checkpoints, the file of the image processor
-    does not request tiles. The processor requests them in each call."""
+    tiles and a thumbnail, unless they are square and small. A tile has 112 px, a patch 14 px, and a token 2 x 2
+    patches."""
+    # The processor reads these tokens from its tokenizer by name.
+    named = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>",
+             "video_token": "<video>"}  # fmt: skip
+    # The layout of InternVL's own template: a line break after each image, and no default system message.
+    template = qwen3vl.CHAT_TEMPLATE.replace("<|vision_start|><|image_pad|><|vision_end|>", "<IMG_CONTEXT>\\n")
     qwen3vl.make_tokenizer(folder, CORPUS, 512, 4096)
-    special = [*qwen3vl.SPECIAL, *INTERNVL_TOKENS.values()]
-    qwen3vl.load_tokenizer(folder, special, INTERNVL_TEMPLATE, 4096).save_pretrained(folder)
-    tokenizer = Qwen2Tokenizer.from_pretrained(folder, model_specific_special_tokens=INTERNVL_TOKENS)
+    qwen3vl.load_tokenizer(folder, [*qwen3vl.SPECIAL, *named.values()], template, 4096).save_pretrained(folder)
+    tokenizer = Qwen2Tokenizer.from_pretrained(folder, model_specific_special_tokens=named)
     end, pad = (tokenizer.convert_tokens_to_ids(token) for token in ("<|im_end|>", "<|endoftext|>"))
-    image_tokens = (TILE // 28) ** 2
+    text = {"vocab_size": len(tokenizer), "head_dim": 32, "max_position_embeddings": 4096, "eos_token_id": end}
+    vision = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 2,
+              "attention_bias": True, "image_size": [112, 112], "patch_size": [14, 14]}  # fmt: skip
     config = InternVLConfig(
-        text_config={
-            "model_type": "qwen3",
-            "vocab_size": len(tokenizer),
-            **text_sizes(hidden, layers),
-            "head_dim": 32,
-            "max_position_embeddings": 4096,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-            "tie_word_embeddings": False,
-            "eos_token_id": end,
-            "pad_token_id": pad,
-            "bos_token_id": None,
-        },
-        vision_config={
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 2,
-            "attention_bias": True,
-            "image_size": [TILE, TILE],
-            "patch_size": [14, 14],
-        },
+        text_config={"model_type": "qwen3", **text_sizes(hidden, layers), **text, "pad_token_id": pad},
+        vision_config=vision,
         image_token_id=tokenizer.context_image_token_id,
-        image_seq_length=image_tokens,
+        image_seq_length=16,
         tie_word_embeddings=False,
     )
     torch.manual_seed(seed)
     model = InternVLForConditionalGeneration(config).eval()
     qwen3vl.draw_larger_weights(model)
     qwen3vl.end_on(model, end, pad)
-    pixels = {"size": {"height": TILE, "width": TILE}, "image_mean": [0.485, 0.456, 0.406],
-              "image_std": [0.229, 0.224, 0.225]}  # fmt: skip
+    size = {"height": 112, "width": 112}
     processor = InternVLProcessor(
-        image_processor=GotOcr2ImageProcessor(**pixels),
-        tokenizer=tokenizer,
-        video_processor=InternVLVideoProcessor(**pixels),
-        image_seq_length=image_tokens,
-        chat_template=INTERNVL_TEMPLATE,
+        GotOcr2ImageProcessor(size=size), tokenizer, InternVLVideoProcessor(size=size), 16, chat_template=template
     )
     qwen3vl.save(folder, model, processor)
 
