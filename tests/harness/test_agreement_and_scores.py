@@ -16,7 +16,7 @@ from support.documents import DOCS, texts_agree
 
 from lmms_eval_mai.harness.tasks import AnswerFilter
 from lmms_eval_mai.method.agreement import AgreementRules, extract_answer, read_answer
-from lmms_eval_mai.method.benchmarks import BENCHMARKS, golds_of
+from lmms_eval_mai.method.benchmarks import BENCHMARKS
 
 Doc = dict[str, Any]
 every_benchmark = pytest.mark.parametrize("name", BENCHMARKS)
@@ -79,23 +79,6 @@ def read_as_one_number(a: str, b: str) -> bool:
     return len({frozenset(map(str, parse_open_response(extract_answer(text)))) for text in (a, b)}) == 2
 
 
-def check_pair(name: str, doc: Doc, gold: str, texts: tuple[str, str], rules: AgreementRules) -> bool:
-    """Check the scores of two answers if they agree. Returns whether they agree."""
-    doc = with_gold(name, doc, gold)
-    if not texts_agree(BENCHMARKS[name], doc, *texts, rules):
-        return False
-    scores = [score(name, doc, text) for text in texts]
-    if name == "infovqa_val":
-        assert max(scores) < 1 or min(scores) >= rules.anls_threshold
-    elif name == "chartqa" and rules.chartqa_match == "relaxed":
-        assert any(scores) is all(scores) or gold.lower() not in [extract_answer(text).lower() for text in texts]
-    elif doc.get("question_type") == "open" and read_as_one_number(*texts):
-        assert scores == [1, 1] or gold not in [extract_answer(text) for text in texts]
-    else:
-        assert scores[0] == scores[1]
-    return True
-
-
 def is_guessed(doc: Doc, text: str) -> bool:
     """Return whether MMMU's scorer draws the letter of an answer at random."""
     from lmms_eval.tasks.mmmu.utils import get_multi_choice_info, parse_multi_choice_response
@@ -115,7 +98,19 @@ def test_if_two_answers_agree_and_the_scorer_takes_one_as_right_the_other_one_is
     name: str, data: st.DataObject, texts: tuple[str, str], rules: AgreementRules
 ) -> None:
     doc = data.draw(documents(name))
-    check_pair(name, doc, data.draw(st.sampled_from(gold_texts(name, doc, *texts))), texts, rules)
+    gold = data.draw(st.sampled_from(gold_texts(name, doc, *texts)))
+    doc = with_gold(name, doc, gold)
+    if not texts_agree(BENCHMARKS[name], doc, *texts, rules):
+        return
+    scores = [score(name, doc, text) for text in texts]
+    if name == "infovqa_val":
+        assert max(scores) < 1 or min(scores) >= rules.anls_threshold
+    elif name == "chartqa" and rules.chartqa_match == "relaxed":
+        assert any(scores) is all(scores) or gold.lower() not in [extract_answer(text).lower() for text in texts]
+    elif doc.get("question_type") == "open" and read_as_one_number(*texts):
+        assert scores == [1, 1] or gold not in [extract_answer(text) for text in texts]
+    else:
+        assert scores[0] == scores[1]
 
 
 @every_benchmark
@@ -150,12 +145,3 @@ def test_score_of_a_parsed_answer_is_that_of_lmms_evals_scorer(name: str, task_m
             assert found == pytest.approx(score(name, with_gold(name, doc, gold), text)), (doc, text, gold)
             compared += 1
     assert compared > 5
-
-
-def test_long_answers_to_infovqa_are_wrong_without_a_comparison_of_every_character() -> None:
-    assert BENCHMARKS["infovqa_val"].score_of("word " * 100_000, "['north', 'the north']") == 0
-
-
-def test_a_logged_list_of_golds_is_read_as_a_list() -> None:
-    assert golds_of("['18', \"18's\"]") == ["18", "18's"]
-    assert golds_of("18") == ["18"]

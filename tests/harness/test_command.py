@@ -34,9 +34,6 @@ def model_args(**given: Any) -> str:
     return ",".join(f"{name}={value}" for name, value in given.items())
 
 
-# --- whole commands in processes of their own -------------------------------------------------------------
-
-
 def test_ctrl_c_ends_the_command_with_its_processes_and_keeps_the_finished_calls(
     command: type[Command], in_drawn_data: Path, tmp_path: Path
 ) -> None:
@@ -72,12 +69,11 @@ def test_a_list_of_configurations_goes_on_after_a_wrong_one_and_each_run_has_its
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", ["file/out", "2026"])  # lmms-eval reads 2026 as a number
 def test_a_folder_of_results_that_cannot_be_written_is_refused_before_an_engine_starts(
-    in_drawn_data: Path, tmp_path: Path, capsys: Any, path: str
+    in_drawn_data: Path, tmp_path: Path, capsys: Any
 ) -> None:
     (tmp_path / "file").touch()
-    path = path.replace("file", str(tmp_path / "file"))
+    path = str(tmp_path / "file" / "out")
     given = model_args(**pope_scripts(tmp_path, "pope_s"), store=tmp_path / "store")
     line = ("--model", "mai_cascade", "--tasks", "pope_s", "--model_args", given, "--output_path", path)
     code, text = run_lmms_eval(capsys, *line)
@@ -142,18 +138,13 @@ def test_the_end_of_a_process_removes_the_store_unless_an_exception_or_a_command
     assert [len(list((tmp_path / way).iterdir())) for way in ends] == [0, 1, 1]
 
 
-# --- in this process --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("argv", "module", "count"),
     [
-        (["/bin/lmms-eval", "--tasks", "pope_s"], None, 1),
         (["/site-packages/lmms_eval/__main__.py", "eval", "--config=one.yaml"], "lmms_eval", 1),
         (["lmms-eval", "--config", "two.yaml", "--limit", "1"], None, 2),
         (["/bin/lmms-eval-mai", "compare"], None, 0),
         (["/site-packages/lmms_eval/tui/cli.py"], "lmms_eval.tui", 0),
-        (["evaluate.py", "--config", "two.yaml"], None, 0),
     ],
 )
 def test_the_command_is_known_by_the_main_module(
@@ -282,36 +273,16 @@ def test_a_run_whose_files_would_have_the_names_of_another_runs_files_gets_a_fol
     assert sorted(run.documents for run in runs) == [3, 4] and len({run.file.parent for run in runs}) == 2
 
 
-def test_a_signal_handler_of_the_user_stays() -> None:
-    seen: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
-    try:
-        with report_errors_to_user():
-            signal.raise_signal(signal.SIGTERM)
-        assert seen == [signal.SIGTERM]
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-# --- the name of a run in lmms-eval's files, without `model_name` ------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
         ("", "mai_cascade-Qwen3-VL-2B-Instruct+Qwen3-VL-8B-Instruct-mai"),
-        ("pair=demo,method=full_rt", "mai_cascade-demo-small+demo-large-full_rt"),
         ("pair=demo,method=own_thinking", "mai_cascade-demo-large-own_thinking"),
-        ("engine=transformers,large=/my/8b,method=large", "mai_cascade-my-8b-large"),
         ("small=http://me:secret@node:1/v1,method=small", "mai_cascade-node:1-small"),
         ("large=http://node:1/v1,large_model=a/b,method=large", "mai_cascade-a-b-large"),
         ("engine=transformers,transfer=sparse,method=full_rt,model_name=mine", "mine"),
-        (
-            f"pair=demo,small=/s/{250 * 'a'},method=small",
-            f"mai_cascade-s-{250 * 'a'}"[:200],
-        ),  # short enough for a folder
     ],
 )
-def test_a_run_is_named_by_its_models_and_by_what_it_does_with_them(arguments: str, name: str) -> None:
+def test_a_run_without_a_name_is_named_by_its_models_and_by_what_it_does_with_them(arguments: str, name: str) -> None:
     found = run_name(parse(simple_parse_args_string(arguments)))
     assert found == name and "/" not in sanitize_model_name(found)

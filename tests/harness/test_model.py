@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,9 +53,6 @@ def test_a_run_has_lmms_evals_score_and_the_trace_of_every_sample(
     assert row.split()[-3:-1] == ["16", "80"] and f"Wall time {seconds:.1f} s." in printed
 
 
-# --- --system_instruction ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("task", ["pope_s", "pope_r_s2", "pope"])
 def test_the_system_instruction_is_the_first_message_of_every_call(
     evaluate: Evaluate, tmp_path: Path, task: str
@@ -68,9 +64,6 @@ def test_the_system_instruction_is_the_first_message_of_every_call(
     for system, *others in prompts:
         assert system == {"role": "system", "content": ["Look twice."]}
         assert [message["role"] for message in others] == ["user"] and "Look twice." not in str(others)
-
-
-# --- failed samples ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -148,9 +141,6 @@ def test_repeats_are_answered_one_by_one_and_a_document_fails_if_one_of_its_repe
     assert results["usage"]["by_source"]["small"]["n_api_calls"] == 8
 
 
-# --- the order in which questions are asked --------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("grouped", "order"), [(True, [0, 2, 1, 3]), (False, [0, 1, 2, 3])])
 def test_questions_about_one_image_are_asked_next_to_each_other(
     evaluate: Evaluate,
@@ -171,9 +161,6 @@ def test_questions_about_one_image_are_asked_next_to_each_other(
     traces = counts(results, "pope_s")
     ended = [max(call["started_at"] + call["total_s"] for call in trace["calls"]) for trace in traces]
     assert sorted(range(4), key=ended.__getitem__) == order
-
-
-# --- refusals ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -214,9 +201,6 @@ def test_ignored_decoding_arguments_are_named_in_a_warning_and_the_others_are_in
     assert len([message for message in messages if "pope_s: mai_cascade ignores visual_cot" in message]) == 1
 
 
-# --- engines that stay up ---------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_kept_engines_start_once_until_they_are_closed_or_an_evaluation_stops(
     evaluate: Evaluate, tmp_path: Path
@@ -248,11 +232,3 @@ def test_kept_engines_start_once_until_they_are_closed_or_an_evaluation_stops(
             run_again(starts=5)
             raise ZeroDivisionError
     assert len(list(store.iterdir())) == 1
-
-
-@pytest.mark.parametrize("kind", ["loglikelihood", "generate_visual_cot"])
-def test_requests_of_another_type_are_refused_by_name(write_script: Any, kind: str) -> None:
-    script = write_script("both", [])
-    request = SimpleNamespace(request_type=kind, task_name="other")
-    with pytest.raises(ArgumentError, match=f"Leave out task other: .* {kind} requests"):
-        getattr(MaiCascade(engine="scripted", small=script, large=script), kind)([request])

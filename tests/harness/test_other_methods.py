@@ -76,14 +76,6 @@ def test_a_model_alone_runs_every_task_with_its_own_prompt(evaluate: Evaluate, t
     assert set(results["usage"]["by_source"]) == {"small"}
 
 
-def test_a_confident_answer_is_scored_in_a_two_stage_task_too(evaluate: Evaluate, tmp_path: Path) -> None:
-    scripts = pope_scripts(tmp_path, "pope_r_s2", answer_logprob=-0.01)
-    results = evaluate(["pope_r_s2"], **scripts, method="mai_confidence", min_confidence=0.9)
-    exits = Counter(trace["exit"] for trace in counts(results, "pope_r_s2"))
-    assert exits == {"confident": 8, "transfer": 4}  # four short answers cannot be read
-    assert results["results"]["pope_r_s2"]["pope_accuracy,none"] == 1
-
-
 @pytest.mark.slow
 def test_a_run_of_lmms_evals_tasks_is_scored_as_one_model_is_and_tells_about_the_prompts_once_per_task(
     evaluate: Any, write_script: Any

@@ -1,19 +1,16 @@
 """Requests of lmms-eval become samples: their prompts, which other tasks give themselves, and their order."""
 
-import io
 from types import SimpleNamespace
 from typing import Any
 
-import datasets
 import pytest
-from PIL import Image
 from support.documents import RULES, texts_agree
 from support.samples import opened, run_method
 from support.tasks import BUILT_IN, Loaded, texts
 
 from lmms_eval_mai.contract import Image as PromptImage
 from lmms_eval_mai.contract import Message, Prompt
-from lmms_eval_mai.harness.requests import format_sentence, grouped_by_image, without_sentence
+from lmms_eval_mai.harness.requests import format_sentence, without_sentence
 from lmms_eval_mai.method.sample import Sample
 
 ANSWERS = {"simple": "one", "think": "Look. [[two]]", "transfer": "three", "task": "one"}
@@ -90,19 +87,13 @@ def task_with(**options: Any) -> Any:
     return SimpleNamespace(lmms_eval_specific_kwargs=options)
 
 
-TWO = {"mcq_post_prompt": "The letter.", "na_post_prompt": "A number."}
-
-
 @pytest.mark.parametrize(
     ("options", "prompt", "sentence", "question"),
     [
         ({"post_prompt": "\nOne word."}, "What?\nOne word.", "One word.", "What?\n"),
-        ({"post_prompt": "One word."}, "What?One word.", "One word.", "What?\n"),
-        (TWO, "Which?\nA number.", "A number.", "Which?\n"),
         ({"post_prompt": "word.", "long_prompt": "One word."}, "What? One word.", "One word.", "What? "),
         # These texts are not at the end, or are not format sentences.
         ({"post_prompt": "One word."}, "One word. What?", "", "One word. What?\n"),
-        ({"prompt_type": "format", "default": {"post_prompt": "x"}}, "Which format", "", "Which format\n"),
         # Without this text the prompt would ask nothing.
         ({"prompt": "Describe the image."}, "Describe the image.", "", "Describe the image.\n"),
     ],
@@ -139,19 +130,15 @@ def test_the_prompt_of_another_task_decides_whether_its_answers_are_letters(prom
 
 
 @pytest.mark.parametrize(
-    ("context", "description", "system"),
+    ("context", "system"),
     [
-        ("Look twice.Which?", "", "Look twice."),  # as lmms-eval's models do, it takes the place of the task's own
-        ("Which?", "", "The task's."),
-        ("A description.Which?", "A description.", "The task's."),
-        ("Another text than that of the document", "", "The task's."),
+        ("Look twice.Which?", "Look twice."),  # as lmms-eval's models do, it takes the place of the task's own
+        ("Which?", "The task's."),
+        ("Another text than that of the document", "The task's."),
     ],
 )
-def test_a_system_message_of_the_task_stays_without_a_system_instruction(
-    context: str, description: str, system: str
-) -> None:
+def test_a_system_message_of_the_task_stays_without_a_system_instruction(context: str, system: str) -> None:
     task = OneQuestion([{"role": "system", "content": "The task's."}, {"role": "user", "content": "Which?"}])
-    task.config.description = description
     found = [(message.role, *message.content) for message in task.sample(context).task_prompt]
     assert found == [("system", system), ("user", "Which?")]
 
@@ -161,23 +148,3 @@ def test_lone_surrogates_are_replaced_and_repeats_have_different_seeds() -> None
     samples = [task.sample(repeat=repeat, seed=7) for repeat in range(3)]
     assert samples[0].task_prompt[0].content == ("half \ufffd, 漢字 \U0001f600",)
     assert [sample.sampling["simple"].seed for sample in samples] == [7, 8, 9]
-
-
-# --- the order in which questions are asked --------------------------------------------------------------
-
-
-def test_documents_with_the_same_image_follow_the_first_of_them_unless_their_images_are_unknown() -> None:
-    """Six questions about two images, one without an image, and one with bytes that nobody can decode."""
-    files = {color: io.BytesIO() for color in ("red", "blue")}
-    for color, file in files.items():
-        Image.new("RGB", (8, 8), color).save(file, "PNG")
-    red, blue = (file.getvalue() for file in files.values())
-    images = [red, blue, red, None, blue, b"broken", red]
-    rows = [{"question": str(n), "image": None if data is None else {"bytes": data}} for n, data in enumerate(images)]
-    features = datasets.Features({"question": datasets.Value("string"), "image": datasets.Image()})
-    questions = datasets.Dataset.from_list(rows, features=features)
-    keys = [("a", "test", number) for number in range(7)]
-    both = {"a": {"test": questions}, "b": {"test": questions}}
-    assert grouped_by_image([*keys, ("b", "test", 1)], both) == [0, 2, 6, 1, 4, 7, 3, 5]
-    for split in (questions.to_iterable_dataset(), questions.remove_columns("image"), [{"question": "?"}] * 7):
-        assert grouped_by_image(keys, {"a": {"test": split}}) == list(range(7))
