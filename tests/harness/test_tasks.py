@@ -18,23 +18,52 @@ from support.tasks import (
     NAMES,
     OFFICIAL,
     STAGE_2,
-    TWO_STAGE,
     VARIANTS,
     Doc,
     Loaded,
-    answer_form_of,
-    config,
-    documents,
-    image_bytes,
-    split_name,
     texts,
-    types,
 )
 
 from lmms_eval_mai import plugin
 from lmms_eval_mai.run.decoding import MAI_TASK
 
+TWO_STAGE = [name for name in NAMES if name.endswith("_s2")]
 every_task = pytest.mark.parametrize("name", NAMES)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return benchmark and variant of a task's name."""
+    benchmark = next(benchmark for benchmark in BUILT_IN if name.startswith(benchmark))
+    return benchmark, name.removeprefix(benchmark + "_")
+
+
+def answer_form_of(benchmark: str, doc: Doc) -> str:
+    """Return the form of the answer that a document requires."""
+    from lmms_eval_mai.method.benchmarks import BENCHMARKS
+
+    return BENCHMARKS[benchmark].answer_form(doc)
+
+
+def types(messages: list[dict[str, Any]]) -> list[str]:
+    return [block["type"] for block in messages[0]["content"]]
+
+
+def image_bytes(messages: list[dict[str, Any]]) -> list[bytes]:
+    return [block["url"].tobytes() for block in messages[0]["content"] if block["type"] == "image"]
+
+
+def config(task_manager: Any, name: str) -> dict[str, Any]:
+    """Return the YAML of a task with its includes merged and its functions imported."""
+    from lmms_eval.utils import load_yaml_config
+
+    return load_yaml_config(task_manager.task_index[name]["yaml_path"], mode="full")
+
+
+def documents(tasks: Loaded, name: str) -> list[Doc]:
+    docs = list(tasks.chat[name].test_docs())
+    assert len(docs) == 12
+    return docs
+
 
 # --- the index, and the contract with the built-in tasks --------------------------------------------------
 

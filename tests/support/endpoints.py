@@ -29,10 +29,8 @@ class ScriptedServer:
 
     models: tuple[str, ...] = ("scripted",)
     key: str | None = None
-    text: str = "[[Yes]]"
     answer: Callable[[dict[str, Any]], tuple[dict[str, Any], str]] | None = None
-    """Returns the message to the body of a request, and its finish reason. None: all messages have the text."""
-    tokens: int = 5
+    """Returns the message to the body of a request, and its finish reason. None: all messages are `[[Yes]]`."""
     seconds: float = 0.0
     context: int | None = None
     """`max_model_len` in the list of models, as in vLLM and SGLang."""
@@ -93,7 +91,7 @@ class ScriptedServer:
             self.open -= 1
         self.answered += 1
         found = None if self.answer is None else self.answer(self.seen[-1])
-        answer = self._answer(*found or ({"content": self.text}, "abort" if fault == "abort" else "stop"))
+        answer = self._answer(*found or ({"content": "[[Yes]]"}, "abort" if fault == "abort" else "stop"))
         if wants_logprobs and self.logprobs != "ignore":
             answer["choices"][0]["logprobs"] = {"content": self.logprobs}
         return web.json_response(answer)
@@ -107,7 +105,7 @@ class ScriptedServer:
 
     def _answer(self, message: dict[str, Any], finish_reason: str) -> dict[str, Any]:
         message = {"role": "assistant", **message}
-        usage = {"prompt_tokens": 50, "completion_tokens": self.tokens, "total_tokens": 50 + self.tokens}
+        usage = {"prompt_tokens": 50, "completion_tokens": 5, "total_tokens": 55}
         usage["prompt_tokens_details"] = {"cached_tokens": 32}  # type: ignore[assignment]
         choice = {"index": 0, "message": message, "finish_reason": finish_reason}
         return {"id": "x", "object": "chat.completion", "created": 0, "model": self.models[0], "choices": [choice],

@@ -153,9 +153,10 @@ def test_on_a_task_of_ones_own_each_method_has_its_own_calls_its_score_and_its_s
 ) -> None:
     written(tmp_path, answers(ROWS, seconds=0.01))
     model_args = f"engine=scripted,small={tmp_path}/small.jsonl,large={tmp_path}/large.jsonl"
-    task = ("--tasks", NAME, "--include_path", write_task(tmp_path / "tasks", ROWS), "--min_confidence", "0.5")
+    task = ("--tasks", NAME, "--include_path", write_task(tmp_path / "tasks"))
+    given = ("--limit", ROWS, "--min_confidence", "0.5", "--model_args", model_args)
     output = tmp_path / "out"
-    code, _, text = run_command(capsys, "compare", *task, "--model_args", model_args, "--output_path", output)
+    code, _, text = run_command(capsys, "compare", *task, *given, "--output_path", output)
     assert code == 0, text
     found = {}
     for run in Runs.read([output]).select():
