@@ -56,7 +56,7 @@ def _calls(sample: dict[str, Any]) -> list[tuple[Any, ...]]:
 def _wait_for(process: Process, log: Path, words: str) -> None:
     deadline = time.monotonic() + 300
     while words not in log.read_text(errors="replace"):
-        assert process.is_alive() and time.monotonic() < deadline, f"the log does not say: {words}"
+        assert process.poll() is None and time.monotonic() < deadline, f"the log does not say: {words}"
         time.sleep(0.05)
 
 

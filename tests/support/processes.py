@@ -31,13 +31,6 @@ class Process(subprocess.Popen[bytes]):
 
     log: Path
 
-    @property
-    def exitcode(self) -> int | None:
-        return self.poll()
-
-    def is_alive(self) -> bool:
-        return self.poll() is None
-
 
 def start_process(
     folder: Path,
@@ -158,7 +151,7 @@ class Command:
         end(self.process)
         left = [process for process in psutil.process_iter() if _session(process) == self.process.pid]
         assert psutil.wait_procs(left, timeout=10)[1] == []  # multiprocessing's tracker ends a moment later
-        return self.process.exitcode, self.process.log.read_text(errors="replace")
+        return self.process.returncode, self.process.log.read_text(errors="replace")
 
 
 def _session(process: psutil.Process) -> int | None:
@@ -189,9 +182,9 @@ def lines_of(store: Path) -> list[str]:
 
 def wait_for_lines(process: Process, store: Path, count: int) -> bool:
     """Wait until the store has `count` lines or the process has ended; returns whether the process is running."""
-    while process.is_alive() and len(lines_of(store)) < count:
+    while process.poll() is None and len(lines_of(store)) < count:
         time.sleep(0.02)
-    return process.is_alive()
+    return process.poll() is None
 
 
 def strike(process: Process, store: Path, after: int, how: int, group: bool = False) -> bool:

@@ -85,7 +85,7 @@ def start_command(folder: Path, *options: str, **model_args: Any) -> tuple[Comma
     command = Command(folder, log, *arguments, name="lmms-eval-mai", **settings)
     deadline = time.monotonic() + 400
     while not (found := re.search(r"on (http://\S+)/v1:", " ".join(log.read_text().split()))):
-        assert command.process.is_alive() and time.monotonic() < deadline, log.read_text()[-3000:]
+        assert command.process.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
         time.sleep(0.01)
     return command, found.group(1)
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
+from support import pair
 from support.own_command import run_command, run_lmms_eval
-from support.own_task import NAME, answers, write_task
-from support.pair import exit_of, written
+from support.pair import Answers, exit_of, written
 from support.processes import Command, scripts, strike
 
 from lmms_eval_mai.analysis.runs.folders import read_runs
@@ -20,6 +21,7 @@ from lmms_eval_mai.analysis.runs.runs import Runs
 from lmms_eval_mai.analysis.runs.setups import Setup
 from lmms_eval_mai.analysis.tables.summary import spent
 from lmms_eval_mai.method.methods import MAI
+from lmms_eval_mai.plugin import task_dir
 
 ROWS = 12
 RUNS = ("small/pope_s", "small/pope_r", "large/pope_s", "full_rt/pope_s", "mai/pope_s", "think_first/pope_s")
@@ -147,11 +149,63 @@ def test_command_that_is_killed_has_the_results_of_an_undisturbed_one(
     assert {file.name for file in output.iterdir()} == {file.name for file in undisturbed.iterdir()}
 
 
+# --- a task of a user: a parquet file with pictures, and a YAML file with a prompt and functions of its own ---
+
+NAME = "own_shapes"
+FILE = task_dir() / "shapes" / "test.parquet"
+FUNCTIONS = """
+def visual(doc):
+    return [doc["image"].convert("RGB")]
+
+
+def text(doc, lmms_eval_specific_kwargs):
+    return doc["question"] + lmms_eval_specific_kwargs["post_prompt"]
+
+
+def score(doc, results):
+    return {"own_right": results[0].rpartition("[[")[2].strip("]").lower() == doc["answer"].lower()}
+"""
+TASK = f"""
+task: {NAME}
+dataset_path: parquet
+dataset_kwargs: {{data_files: {{test: {FILE}}}}}
+test_split: test
+output_type: generate_until
+doc_to_visual: !function functions.visual
+doc_to_text: !function functions.text
+doc_to_target: answer
+process_results: !function functions.score
+generation_kwargs: {{max_new_tokens: 16}}
+metric_list: [{{metric: own_right, aggregation: mean, higher_is_better: true}}]
+lmms_eval_specific_kwargs: {{default: {{pre_prompt: "", post_prompt: "\\nAnswer in the format: [[answer]]"}}}}
+"""
+
+
+def write_task(folder: Path) -> Path:
+    """Write the task, whose questions are those of `shapes`. Returns the folder."""
+    folder.mkdir(parents=True)
+    (folder / f"{NAME}.yaml").write_text(TASK)
+    (folder / "functions.py").write_text(FUNCTIONS)
+    return folder
+
+
+def answers() -> list[Answers]:
+    """One document after another leaves MAI at `agree_short`, `agree_think` and `transfer`. The large model is right
+    with its thinking, else about two documents of three."""
+    made, wrong, other = [], "nothing", "something"
+    for number, right in enumerate(parquet.read_table(FILE)["answer"].to_pylist()[:ROWS]):
+        short = right if number % 4 else wrong
+        small, thought = short if number % 3 == 0 else other, short if number % 3 < 2 else other
+        transferred, chance = right if number % 6 else wrong, 0.9 if short == right else 0.1
+        made.append(Answers(right, small, short, thought, transferred, right, probability=chance))
+    return made
+
+
 @pytest.mark.slow
 def test_on_a_task_of_ones_own_each_method_has_its_own_calls_its_score_and_its_seconds(
     tmp_path: Path, capsys: Any
 ) -> None:
-    written(tmp_path, answers(ROWS, seconds=0.01))
+    written(tmp_path, pair.records(NAME, answers(), seconds=0.01))
     model_args = f"engine=scripted,small={tmp_path}/small.jsonl,large={tmp_path}/large.jsonl"
     task = ("--tasks", NAME, "--include_path", write_task(tmp_path / "tasks"))
     given = ("--limit", ROWS, "--min_confidence", "0.5", "--model_args", model_args)
