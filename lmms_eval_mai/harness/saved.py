@@ -25,9 +25,6 @@ from lmms_eval_mai.run.config import Config
 from lmms_eval_mai.run.evaluation import Evaluation
 from lmms_eval_mai.user_input import make_writable
 
-ANSWERED = ("generate_until", "generate_until_multi_round")
-"""Types of the requests that reach the model."""
-
 
 def run_name(config: Config) -> str:
     """Return the name that lmms-eval gives to a run and to the folder of its results."""
@@ -79,18 +76,10 @@ class SaveWatch:
     def save_results_aggregated(
         self, tracker: Any, results: Mapping[str, Any], samples: Mapping[str, Any] | None, datetime_str: str
     ) -> Iterator[None]:
-        """Name the run, and check the results file that lmms-eval has written. Refuse a task that asked another model,
-        as tasks of `generate_until_game` do (lmms-eval pull request 1418)."""
+        """Name the run, and check the results file that lmms-eval has written."""
         if not str(results.get("config", {}).get("model_backend", "")).startswith(self._backend):
             yield  # another model of this process
             return
-        with report_errors_to_user(self._evaluation.resume_hint):
-            for task, config in results["configs"].items():
-                if config.get("output_type", ANSWERED[0]) not in ANSWERED:
-                    raise ArgumentError(
-                        f"Leave out task {task}: lmms-eval sends its {config['output_type']} requests to another "
-                        "model, so its result is not one of mai_cascade."
-                    )
         names, time = tracker.general_config_tracker, datetime_str.replace(":", "-")
         names.model_name = run_name(self._evaluation.config)
         names.model_name_sanitized = sanitize_model_name(names.model_name)

@@ -65,6 +65,8 @@ def test_differences_of_scores_between_0_and_1_have_a_bootstrap_interval_and_a_p
     found = compared(samples([0.5, 0, 1]), samples([0.5, 0.2, 1]), "infovqa_val", None)
     assert (found.only_first, found.only_second, found.p) == (None, None, 1.0)
     assert found.difference.ends == pytest.approx((-20, 0))
+    low, high = compared(samples([0.5, 0.2]), samples([0.5, 0.2]), "infovqa_val", None).difference.ends
+    assert low < 0 < high  # although no resample has a difference
 
 
 def test_p_of_yes_no_questions_is_that_of_f1() -> None:

@@ -109,6 +109,12 @@ def test_a_model_alone_has_the_prompt_that_its_only_call_asked(tmp_path: Path, s
     assert setups == {Setup(ALONE, LARGE), Setup(ALONE, LARGE, "", "R", suffix == "r_s2")}
 
 
+def test_a_run_with_the_rules_of_agreement_of_an_earlier_version_has_them_as_an_option(tmp_path: Path) -> None:
+    POPE.write(tmp_path, "mai")
+    edit(tmp_path, lambda line, _: line["token_counts"][0].pop("rules"))
+    assert one_run(tmp_path).setup.options == (("rules", 1),)
+
+
 def test_other_steps_with_the_name_of_a_method_are_not_that_method(tmp_path: Path) -> None:
     POPE.write(tmp_path, Method("mai", OWN_THINKING.steps))
     assert one_run(tmp_path).setup.method != MAI

@@ -135,6 +135,18 @@ def test_methods_and_thresholds_have_a_row_each_or_a_sentence_that_names_them(
     assert found == [(confidence[:1], 4), (confidence, 2), ([*own, *confidence], 0)]
 
 
+def test_a_stricter_rule_takes_no_calls_from_a_document_with_another_gold_answer(
+    tmp_path: Path, task_manager: Any
+) -> None:
+    loose = replace(PAGES, options={"infovqa_match": "anls", "anls_threshold": 0.5})
+    loose.write(tmp_path, "mai")
+    others = [*PAGES.documents[:2], replace(PAGES.documents[2], gold="another")]
+    replace(loose, documents=others).write(tmp_path, "full_rt", time="20260102_000000")
+    runs = Runs.read([tmp_path])
+    (run,) = runs.select("cascade")
+    assert runs.replay(replace(run, rules=AgreementRules(0.85)), MAI) is None
+
+
 OWN_TASK = World(
     "mytask",
     [

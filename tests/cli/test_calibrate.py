@@ -15,7 +15,15 @@ from support.own_command import run_command
 from support.pair import Answers
 
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.threshold import BASELINES, THRESHOLDS, Promise, accepts, losses_of_runs, threshold_index
+from lmms_eval_mai.analysis.threshold import (
+    BASELINES,
+    THRESHOLDS,
+    Choice,
+    Promise,
+    accepts,
+    losses_of_runs,
+    threshold_index,
+)
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, METHODS, NEVER, OWN_THINKING
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
@@ -278,3 +286,6 @@ def test_an_unreadable_answer_of_the_baseline_is_the_same_as_itself_and_as_no_ot
     promise = Promise(MAI_CONFIDENCE_DIRECT, 0.01, 0.95, BASELINES["full-rt"], loss="answers")
     (losses,) = losses_of_runs(runs, promise)
     assert losses.values[0].tolist() == [0, 0] and losses.values[THRESHOLDS.index(0.5)].tolist() == [1, 0]
+    band = Choice(losses, THRESHOLDS.index(0.5))  # of so few documents, it has all shares
+    assert (band.exits.low, band.exits.high) == (0, 100)
+    assert (band.tokens.low, band.tokens.high) == pytest.approx((4, 109))  # only the short answer, and all calls

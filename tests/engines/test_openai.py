@@ -22,6 +22,7 @@ from support.endpoints import (
     engine_of,
     noise_image,
     prompt,
+    running,
     until,
     with_servers,
 )
@@ -126,6 +127,23 @@ def test_concurrency_limits_the_open_requests() -> None:
 
     with_servers([server], call_all, concurrency=3)
     assert server.most_open == 3 and server.answered == 20
+
+
+def test_a_server_that_starts_later_is_waited_for() -> None:
+    async def run() -> Any:
+        async with running(ScriptedServer()) as url:
+            port = int(url.split(":")[2].removesuffix("/v1"))
+        engine = engine_of(url, retry_for=60)
+        starting = asyncio.ensure_future(engine.start())
+        await asyncio.sleep(0.2)
+        assert not starting.done()
+        async with running(ScriptedServer(), port):
+            await starting
+            answer = await call(engine)
+            await engine.close()
+            return answer
+
+    assert isinstance(asyncio.run(run()), Reply)
 
 
 @pytest.mark.parametrize(
@@ -331,3 +349,11 @@ def test_a_server_that_is_killed_and_restarted_loses_no_call_and_repeats_none(se
     expected, _ = asyncio.run(run("undisturbed", False))
     texts, finished = asyncio.run(run("killed", True))
     assert texts == expected and len(set(texts)) > 1 and set(finished.values()) == {1} and len(finished) == SAMPLES
+
+
+def test_an_error_names_the_variable_of_a_bad_proxy_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "me:pw@127.0.0.1:9")
+    monkeypatch.delenv("http_proxy", raising=False)
+    with pytest.raises(EngineStartError, match="HTTP_PROXY") as error:
+        asyncio.run(engine_of("http://model.example/v1", retry_for=0).start())
+    assert "pw" not in str(error.value)

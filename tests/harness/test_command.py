@@ -24,7 +24,6 @@ from lmms_eval_mai.analysis.runs.folders import read_runs
 from lmms_eval_mai.errors import ArgumentError, MaiError
 from lmms_eval_mai.harness.command import configurations, report_errors_to_user
 from lmms_eval_mai.harness.saved import run_name
-from lmms_eval_mai.plugin import task_dir
 from lmms_eval_mai.run.config import parse
 
 HINT = "To resume, run the same command with the same models again."
@@ -228,37 +227,6 @@ def test_results_that_lmms_eval_did_not_save_whole_are_an_error_and_keep_the_sto
     monkeypatch.setattr(sys, "argv", ["pytest"])
     evaluate(["pope_s"], **scripts, store="off")  # another evaluation, which ends this one
     assert len(list(store.iterdir())) == 1
-
-
-GAME = """
-include: {pope_s}
-task: game
-output_type: generate_until_agentic
-metadata: {{version: 0}}
-"""
-
-
-def test_the_result_of_a_task_that_asks_another_model_is_refused_and_the_store_is_kept(
-    evaluate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    from lmms_eval import evaluator
-    from lmms_eval.tasks import TaskManager
-
-    (tmp_path / "game.yaml").write_text(GAME.format(pope_s=task_dir() / "pope" / "pope_s.yaml"))
-    manager = TaskManager(include_path=[str(task_dir()), str(tmp_path)], include_defaults=False)
-    # As lmms-eval's pull request 1418 does for generate_until_game.
-    monkeypatch.setattr(evaluator, "_run_generate_until_agentic", lambda model, requests, **_: ["yes"] * len(requests))
-    monkeypatch.setattr(sys, "argv", ["lmms-eval"])
-    tracker = EvaluationTracker(output_path=str(tmp_path / "out"))
-    options = {"evaluation_tracker": tracker, "task_manager": manager}
-    results = evaluate(["pope_s", "game"], options, **pope_scripts(tmp_path, "pope_s"), store=tmp_path / "store")
-    with pytest.raises(SystemExit) as raised:
-        save(tracker, results)
-    assert raised.value.code == 1 and "task game" in capsys.readouterr().err
-    assert not [*(tmp_path / "out").rglob("*.json")]
-    monkeypatch.setattr(sys, "argv", ["pytest"])
-    evaluate(["pope_s"], **pope_scripts(tmp_path, "pope_s"), store="off")  # another evaluation, which ends this one
-    assert len(list((tmp_path / "store").iterdir())) == 1
 
 
 def test_a_run_whose_files_would_have_the_names_of_another_runs_files_gets_a_folder_of_its_own(

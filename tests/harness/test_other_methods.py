@@ -1,4 +1,4 @@
-"""Other methods and other tasks in runs of lmms-eval on scripted engines: one model alone, a confident one, models that
+"""Other methods and other tasks in runs of lmms-eval on scripted engines: one model alone, models that
 think by themselves, a method of the user, and tasks of lmms-eval itself."""
 
 from collections import Counter

@@ -1,6 +1,8 @@
 """The Python API `Cascade`, with scripted answers."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -52,7 +54,9 @@ def test_questions_are_asked_one_by_one_and_many_at_once_awaited_or_blocking_as_
 
 def test_prompt_has_the_images_then_the_question_then_its_options_then_the_instruction(tmp_path: Path) -> None:
     one, two = Image.new("RGBA", (20, 10)), tmp_path / "two.png"
-    Image.new("L", (30, 10)).save(two)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by 90 degrees
+    Image.new("L", (10, 30)).save(two, exif=exif)
     images: Any = [one, two]
     options = ["red", "blue"]
     with cascade(tmp_path, method="large", log_prompts=True, max_open_samples=1) as mai:
@@ -130,3 +134,22 @@ def test_store_answers_the_same_question_in_a_later_process(tmp_path: Path) -> N
             with Cascade(method="small", small=url, store=tmp_path / "store") as mai:
                 assert mai.ask_blocking(image, QUESTION).text == "Yes"
             assert len(server.seen) == made
+
+
+@pytest.mark.slow
+def test_end_of_the_process_stops_the_engines_while_threads_can_still_be_started(
+    write_script: Any, tmp_path: Path
+) -> None:
+    script = write_script("large", [{"task": "ask", "doc_id": 0, "prompt": "simple", "text": "", "fault": "hang"}])
+    (tmp_path / "script.py").write_text(
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from lmms_eval_mai import Cascade\n"
+        f"mai = Cascade(engine='scripted', method='large', large='{script}')\n"
+        "mai.start()\n"
+        "def tell(future):\n"
+        "    ThreadPoolExecutor().submit(print, 'cancelled:', future.cancelled())\n"
+        "mai.submit(None, 'Is it blue?').add_done_callback(tell)\n"
+        "print('end of the script')\n"
+    )
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True)
+    assert done.stdout == "end of the script\ncancelled: True\n", done.stderr

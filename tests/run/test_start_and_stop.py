@@ -135,6 +135,19 @@ def test_a_failed_start_cancels_the_start_of_the_other_engine(world: World, step
     engines.stop()
 
 
+def test_an_engine_that_fails_to_close_does_not_keep_the_others_running(
+    world: World, steps: list[str], warnings: list[str]
+) -> None:
+    class FailsToClose(SlowEngine):
+        async def close(self) -> None:
+            raise RuntimeError("no more threads")
+
+    engines = world.engines(FailsToClose("small", [], waits=False), SlowEngine("large", steps, waits=False))
+    engines.run(engines.start())
+    engines.stop()
+    assert steps[-1] == "large is closed" and len(warnings) == 1 and "no more threads" in warnings[0]
+
+
 def test_an_unexpected_error_fails_its_sample_and_says_how_to_report_it(world: World) -> None:
     async def divide(sample: Any, pair: Any) -> Any:
         raise ZeroDivisionError("by 0")

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image as PilImage
 from support.logs import logged
 
+from lmms_eval_mai import contract
 from lmms_eval_mai.contract import CALL, AttentionRequest, Call, CallKey, Image, Message, Prompt, Sampling, TokenWeights
 from lmms_eval_mai.errors import StoreError
 from lmms_eval_mai.run.store import Store
@@ -78,7 +79,8 @@ def test_another_model_prompt_image_decoding_name_or_document_is_another_call(tm
     store = opened(tmp_path)
     assert found(store, asked) and found(store, native) and not any(found(store, one) for one in (*other, other_native))
     assert found(store, asked, Sampling(max_tokens=2)) is None
-    assert found(store, native, dataclasses.replace(SAMPLING, thinking_token_budget=9)) is None
+    for decoding in ({"thinking_token_budget": 9}, {"repetition_detection": contract.Repetition()}):
+        assert found(store, native, dataclasses.replace(SAMPLING, **decoding)) is None  # type: ignore[arg-type]
     store.models = {**store.models, "small": "of another checkpoint"}
     assert found(store, asked) is None
     store.close()

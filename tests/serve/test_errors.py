@@ -66,6 +66,9 @@ WRONG: dict[str, tuple[Any, int, str, str | None]] = {
     "other format": (messages(user("Hm?", image_url(format="TIFF"))), 400, "invalid_image", IMAGE),
     "large images": (messages(user("Hm?", *[image_url((20, 20))] * 3)), 413, "request_too_large", "messages"),
     "many images": (messages(user("Hm?", *[image_url()] * 4)), 413, "request_too_large", None),
+    "many images whose addresses JSON escapes": (
+        json.dumps(messages(user("Hm?", *[image_url((1, 1))] * 4))).replace("data:image", r"\u0064ata:image").encode(),
+        413, "request_too_large", "messages"),
     "unknown model": (STORY | {"model": "gpt-5"}, 404, "model_not_found", "model"),
     "large body": (messages(user("Hm?", "data:image/png;base64," + "A" * 200_000)), 413, "request_too_large", None),
     "many characters": (messages(user("Hm? " * 600)), 413, "request_too_large", None),

@@ -45,15 +45,15 @@ def scripted(folder: Path, count: int = 12, hanging: bool = False, **fields: Any
     return written(folder, made) | ({"slots": 1, "max_open_samples": 1} if hanging else {})
 
 
-def image_url(size: tuple[int, int] = (8, 6), format: str = "PNG", mode: str = "RGB", **options: Any) -> str:
+def image_url(size: tuple[int, int] = (8, 6), format: str = "PNG") -> str:
     """Return a black image as a data URL."""
-    return data_url(Image.new(mode, size), format, **options)
+    return data_url(Image.new("RGB", size), format)
 
 
-def data_url(image: Image.Image, format: str = "PNG", **options: Any) -> str:
+def data_url(image: Image.Image, format: str = "PNG") -> str:
     """Return an image as a data URL."""
     file = io.BytesIO()
-    image.save(file, format, **options)
+    image.save(file, format)
     return f"data:image/{format.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
