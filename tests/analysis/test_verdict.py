@@ -29,6 +29,7 @@ def write(one: World, folder: Path, is_shared: bool = False) -> Runs:
     return Runs.read([folder])
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rates=st.lists(st.sampled_from([0.1, 0.5, 0.8, 0.95, 1.0]), min_size=5, max_size=5), seed=st.integers(0, 99))
 def test_a_method_that_another_one_dominates_is_never_named_as_unbeaten(
@@ -80,6 +81,7 @@ def said(runs: Runs) -> str:
     return sentence
 
 
+@pytest.mark.slow
 def test_the_price_is_the_seconds_if_all_runs_have_made_their_own_calls_with_as_many_at_a_time(tmp_path: Path) -> None:
     """Else it is the tokens of the large model."""
     assert "seconds for a document" in said(write(GOOD, tmp_path / "own"))
@@ -110,6 +112,7 @@ def test_differences_are_told_apart_by_the_adjusted_p(tmp_path: Path) -> None:
     assert "points better" not in said(runs)
 
 
+@pytest.mark.slow
 def test_why_nothing_is_said(tmp_path: Path) -> None:
     write(dataclasses.replace(GOOD, documents=GOOD.documents[:12]), tmp_path / "few")
     GOOD.write(tmp_path / "alone", "mai")

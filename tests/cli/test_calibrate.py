@@ -8,22 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import evaluations
+from support.evaluations import Evaluations
 from support.folders import World
 from support.logs import logged
 from support.own_command import run_command
 from support.pair import Answers
 
+from lmms_eval_mai.analysis import threshold
 from lmms_eval_mai.analysis.runs.runs import Runs
-from lmms_eval_mai.analysis.threshold import (
-    BASELINES,
-    THRESHOLDS,
-    Choice,
-    Promise,
-    accepts,
-    losses_of_runs,
-    threshold_index,
-)
+from lmms_eval_mai.analysis.threshold import BASELINES, THRESHOLDS, Choice, Promise, accepts, losses_of_runs
 from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.method.methods import MAI_CONFIDENCE, MAI_CONFIDENCE_DIRECT, METHODS, NEVER, OWN_THINKING
 from lmms_eval_mai.run.calibration import Calibrated, Calibration
@@ -124,6 +117,7 @@ def test_each_method_has_a_threshold_of_its_own(
     assert parse(run).thresholds.of("shapes") == threshold
 
 
+@pytest.mark.slow
 def test_a_file_has_the_thresholds_of_several_methods_and_a_run_uses_that_of_its_own(
     tmp_path: Path, capsys: Any, task_manager: Any
 ) -> None:
@@ -140,7 +134,7 @@ def test_a_file_has_the_thresholds_of_several_methods_and_a_run_uses_that_of_its
     thresholds = {name: chosen(tmp_path, name)["shapes"] for name in kinds}
     assert thresholds["own_thinking"] == THRESHOLDS[-1] < 0.5 <= thresholds["mai_confidence"]
     for name in kinds:
-        run = evaluations.World(tmp_path, store="off", method=name, min_confidence=str(file))
+        run = Evaluations(tmp_path, store="off", method=name, min_confidence=str(file))
         assert {trace.min_confidence for trace in run.run(range(3))} == {thresholds[name]}
     written = json.loads(file.read_text())
     assert written["models"] == {"small": made.small, "large": made.large}
@@ -168,12 +162,13 @@ def test_run_on_other_engines_or_models_than_those_of_the_file_gets_a_warning(
     models, engines = (dict.fromkeys(SIDES, name) for name in ("script.jsonl", "scripted"))
     found = Calibration({method.name: Calibrated(method, {"pope": 0.7}, "", {"pope": 300})}, models, engines)
     replace(found, **change).write(tmp_path / "file.json")
-    made = evaluations.World(tmp_path, store="off", method=method.name, min_confidence=str(tmp_path / "file.json"))
+    made = Evaluations(tmp_path, store="off", method=method.name, min_confidence=str(tmp_path / "file.json"))
     with logged("WARNING") as messages:
         made.run(range(3))
     assert bool(messages) == (told is not None) and (not messages or told in messages[0])
 
 
+@pytest.mark.slow
 def test_an_overconfident_model_gets_a_threshold_beyond_all_percentages(
     tmp_path: Path, capsys: Any, task_manager: Any
 ) -> None:
@@ -207,12 +202,13 @@ def test_nothing_below_the_loss_of_the_documents_that_choose_is_promised(is_exac
     promise, random, promised = Promise(MAI_CONFIDENCE, 0.01, 0.5, BASELINES["full-rt"]), np.random.default_rng(0), 0
     for _ in range(200):  # bets may be won before the losses come
         losses = (random.random((1, 400)) < 0.015).astype(float)
-        if threshold_index(losses, is_exact, promise) is not None:
+        if threshold.threshold_index(losses, is_exact, promise) is not None:
             assert losses.mean() <= 0.01
             promised += 1
     assert promised
 
 
+@pytest.mark.slow
 def test_traces_of_a_server_with_both_methods_are_calibrated_without_gold_answers(
     tmp_path: Path, capsys: Any, runs: Path
 ) -> None:
@@ -258,6 +254,7 @@ def test_images_are_the_units_and_unknown_ones_are_refused(tmp_path: Path, capsy
     assert code == 1 and "300 images" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "kinds"), [("answers", "mai full_rt"), ("score", "large full_rt")])
 def test_a_threshold_for_a_task_of_ones_own_is_that_of_a_benchmark_with_the_same_answers(
     tmp_path: Path, capsys: Any, task_manager: Any, loss: str, kinds: str

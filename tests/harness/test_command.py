@@ -205,6 +205,7 @@ def save(tracker: EvaluationTracker, results: dict[str, Any]) -> None:
         tracker.save_results_samples(task, lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["results", "results in the command", "samples", "samples of two runs"])
 def test_results_that_lmms_eval_did_not_save_whole_are_an_error_and_keep_the_store(
     evaluate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, way: str

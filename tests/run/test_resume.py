@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from support.answers import quick
-from support.evaluations import World, facts
+from support.evaluations import Evaluations, facts
 from support.logs import logged
 
 from lmms_eval_mai.contract import CallKey
@@ -25,8 +25,8 @@ CALLS = 4 * (2 + 3 + 4)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> Evaluations:
+    return Evaluations(tmp_path)
 
 
 @pytest.mark.slow
@@ -36,7 +36,7 @@ def test_a_run_whose_store_is_cut_off_anywhere_has_the_same_results_and_repeats_
     cuts: list[float],
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        world = World(Path(folder))
+        world = Evaluations(Path(folder))
         undisturbed = facts(world.run())
         for cut in cuts:
             content = world.file.read_bytes()
@@ -51,18 +51,18 @@ def test_a_run_whose_store_is_cut_off_anywhere_has_the_same_results_and_repeats_
             assert world.file.read_bytes().startswith(whole)
 
 
-def test_after_a_completed_run_the_same_command_starts_a_new_run_unless_the_store_is_kept(world: World) -> None:
+def test_after_a_completed_run_the_same_command_starts_a_new_run_unless_the_store_is_kept(world: Evaluations) -> None:
     for _ in range(2):
         world.run(complete=True)
         assert list(world.store.iterdir()) == []
     assert len(world.made) == 2 * CALLS
-    keeping = World(world.store.parent, keep_store=True)
+    keeping = Evaluations(world.store.parent, keep_store=True)
     for _ in range(2):
         keeping.run(complete=True)
     assert len(keeping.made) == CALLS and keeping.file.exists()
 
 
-def test_a_completed_shorter_run_uses_the_store_of_a_longer_run_and_does_not_remove_it(world: World) -> None:
+def test_a_completed_shorter_run_uses_the_store_of_a_longer_run_and_does_not_remove_it(world: Evaluations) -> None:
     world.run(range(9))
     made = len(world.made)
     world.run(range(3), complete=True)
@@ -89,11 +89,11 @@ def test_a_completed_shorter_run_uses_the_store_of_a_longer_run_and_does_not_rem
     ids=str,
 )
 def test_a_run_with_other_tasks_or_another_argument_that_can_change_an_answer_has_a_store_of_its_own(
-    world: World, arguments: dict[str, object], is_the_same: bool
+    world: Evaluations, arguments: dict[str, object], is_the_same: bool
 ) -> None:
     world.run(range(3))
     task = str(arguments.get("task", "pope_s"))
-    other = World(world.store.parent, **{name: value for name, value in arguments.items() if name != "task"})
+    other = Evaluations(world.store.parent, **{name: value for name, value in arguments.items() if name != "task"})
     calls = [call for trace in other.run(range(3), task=task) for call in trace.calls]
     assert len(list(world.store.iterdir())) == 2 - is_the_same and (other.made == [] or not is_the_same)
     assert {call.shared for call in calls if call.key not in other.made} == {not is_the_same}
@@ -102,14 +102,14 @@ def test_a_run_with_other_tasks_or_another_argument_that_can_change_an_answer_ha
 def test_a_method_with_changed_steps_is_another_run_which_finds_the_calls_of_the_killed_one(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(yaml.safe_dump(steps_of(MAI)))
-    world = World(tmp_path, method=file, max_open_samples=1)
+    world = Evaluations(tmp_path, method=file, max_open_samples=1)
     world.run()
     content = world.file.read_bytes()
     world.file.write_bytes(content[: len(content) // 2])  # what a kill leaves
     lines = [json.loads(line) for line in world.file.read_bytes().split(b"\n")[:-1]]
     finished = {CallKey(*line["key"]) for line in lines if "key" in line}
     file.write_text(yaml.safe_dump(steps_of(FULL_RT)))
-    changed, named = World(tmp_path, method=file), World(tmp_path, method="full_rt")
+    changed, named = Evaluations(tmp_path, method=file), Evaluations(tmp_path, method="full_rt")
     with logged() as messages:
         calls = [call for trace in changed.run() for call in trace.calls]
         named.run()
@@ -119,7 +119,7 @@ def test_a_method_with_changed_steps_is_another_run_which_finds_the_calls_of_the
     assert len(list(world.store.iterdir())) == 3 and not any("resuming" in text for text in messages)
 
 
-def test_a_run_of_another_model_has_a_store_of_its_own_without_the_secrets_of_the_engine(world: World) -> None:
+def test_a_run_of_another_model_has_a_store_of_its_own_without_the_secrets_of_the_engine(world: Evaluations) -> None:
     world.run(range(3))
     first = world.file
     world.identities["small"] = "another checkpoint, hf_token=hf_abc123"
@@ -128,7 +128,7 @@ def test_a_run_of_another_model_has_a_store_of_its_own_without_the_secrets_of_th
     assert "hf_abc123" not in second.name + second.read_text()
 
 
-def test_one_rank_resumes_the_work_of_two_and_two_that_of_one(world: World) -> None:
+def test_one_rank_resumes_the_work_of_two_and_two_that_of_one(world: Evaluations) -> None:
     for rank in range(2):
         world.run(range(rank, 12, 2), rank=rank, world_size=2)
     assert len(world.made) == CALLS and len(list(world.store.iterdir())) == 2
@@ -141,7 +141,7 @@ def test_one_rank_resumes_the_work_of_two_and_two_that_of_one(world: World) -> N
 
 
 def test_two_runs_never_write_the_same_file_and_a_completed_one_does_not_remove_it_under_another_one(
-    world: World,
+    world: Evaluations,
 ) -> None:
     """`order` is called when a run has opened its store."""
 
@@ -175,7 +175,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 def test_a_full_disk_ends_the_run_with_one_sentence_and_the_run_can_be_resumed(
-    world: World, capsys: pytest.CaptureFixture[str]
+    world: Evaluations, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`capsys` keeps what is printed in memory: pytest's own file of it would be limited, too."""
     undisturbed = facts(world.run())
@@ -188,6 +188,6 @@ def test_a_full_disk_ends_the_run_with_one_sentence_and_the_run_can_be_resumed(
 
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_starts(tmp_path: Path) -> None:
     for folder in ("/proc/store", tmp_path / "script.jsonl"):
-        world = World(tmp_path, store=folder)
+        world = Evaluations(tmp_path, store=folder)
         with pytest.raises(StoreError, match="cannot be written"):
             world.evaluation()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.evaluations import World
+from support.evaluations import Evaluations
 from support.samples import sample
 
 from lmms_eval_mai.contract import SIDES
@@ -51,8 +51,8 @@ def steps() -> list[str]:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path, store="off")
+def world(tmp_path: Path) -> Evaluations:
+    return Evaluations(tmp_path, store="off")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def world(tmp_path: Path) -> World:
     ],
 )
 def test_engines_start_at_the_same_time_unless_they_share_a_gpu(
-    world: World, steps: list[str], shares_gpu: bool, expected: list[str]
+    world: Evaluations, steps: list[str], shares_gpu: bool, expected: list[str]
 ) -> None:
     slow = [SlowEngine(side, steps) for side in SIDES]
     engines = world.engines(*slow)
@@ -89,7 +89,7 @@ def test_engines_start_at_the_same_time_unless_they_share_a_gpu(
 
 @pytest.mark.parametrize("begin", [Engines.start, lambda engines: Evaluation(engines, engines.config).begin({})])
 def test_stop_during_a_start_cancels_it_and_leaves_no_engine_running(
-    world: World, steps: list[str], begin: Callable[[Engines], Coroutine[Any, Any, None]]
+    world: Evaluations, steps: list[str], begin: Callable[[Engines], Coroutine[Any, Any, None]]
 ) -> None:
     slow = {side: SlowEngine(side, steps) for side in SIDES}
     engines = world.engines(*slow.values())
@@ -105,7 +105,7 @@ def test_stop_during_a_start_cancels_it_and_leaves_no_engine_running(
         engines.submit(asyncio.sleep(0))
 
 
-def test_a_stop_goes_on_after_ctrl_c_and_the_next_one_waits_for_its_end(world: World, steps: list[str]) -> None:
+def test_a_stop_goes_on_after_ctrl_c_and_the_next_one_waits_for_its_end(world: Evaluations, steps: list[str]) -> None:
     class Interrupts(SlowEngine):
         async def close(self) -> None:
             main = threading.main_thread().ident
@@ -123,7 +123,7 @@ def test_a_stop_goes_on_after_ctrl_c_and_the_next_one_waits_for_its_end(world: W
     assert steps == ["small begins", "small is ready", "small is closed"]
 
 
-def test_a_failed_start_cancels_the_start_of_the_other_engine(world: World, steps: list[str]) -> None:
+def test_a_failed_start_cancels_the_start_of_the_other_engine(world: Evaluations, steps: list[str]) -> None:
     class Broken(SlowEngine):
         async def start(self) -> None:
             raise EngineStartError(f"{self.side} does not start")
@@ -136,7 +136,7 @@ def test_a_failed_start_cancels_the_start_of_the_other_engine(world: World, step
 
 
 def test_an_engine_that_fails_to_close_does_not_keep_the_others_running(
-    world: World, steps: list[str], warnings: list[str]
+    world: Evaluations, steps: list[str], warnings: list[str]
 ) -> None:
     class FailsToClose(SlowEngine):
         async def close(self) -> None:
@@ -148,7 +148,7 @@ def test_an_engine_that_fails_to_close_does_not_keep_the_others_running(
     assert steps[-1] == "large is closed" and len(warnings) == 1 and "no more threads" in warnings[0]
 
 
-def test_an_unexpected_error_fails_its_sample_and_says_how_to_report_it(world: World) -> None:
+def test_an_unexpected_error_fails_its_sample_and_says_how_to_report_it(world: Evaluations) -> None:
     async def divide(sample: Any, pair: Any) -> Any:
         raise ZeroDivisionError("by 0")
 
@@ -163,11 +163,11 @@ def test_an_unexpected_error_fails_its_sample_and_says_how_to_report_it(world: W
 def test_a_method_that_needs_a_probability_is_refused_if_the_engine_reports_none_for_an_answer_that_is_not_empty(
     tmp_path: Path,
 ) -> None:
-    world = World(tmp_path, store="off", method="mai_confidence", min_confidence=0.2)
+    world = Evaluations(tmp_path, store="off", method="mai_confidence", min_confidence=0.2)
     assert [trace.exit for trace in world.run(range(3))] == ["confident"] * 3
     world.logprob = None
     with pytest.raises(ArgumentError, match="large_engine=scripted did not report it"):
         world.run(range(3))
-    world = World(tmp_path, store="off", method="own_thinking", min_confidence=0.2)
+    world = Evaluations(tmp_path, store="off", method="own_thinking", min_confidence=0.2)
     world.logprob, world.short = None, ""
     assert [trace.exit for trace in world.run(range(3))] == ["large_think"] * 3

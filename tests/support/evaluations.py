@@ -17,7 +17,7 @@ from lmms_eval_mai.run.evaluation import Evaluation
 
 
 class _Model(ScriptedEngine):
-    def __init__(self, side: Side, world: "World") -> None:
+    def __init__(self, side: Side, world: "Evaluations") -> None:
         super().__init__(side, world.answer_of)
         self.world = world
 
@@ -25,7 +25,7 @@ class _Model(ScriptedEngine):
         return self.world.identities[self.side]
 
 
-class World:
+class Evaluations:
     """Two models whose documents leave at the exits `agree_short`, `agree_think` and `transfer` in turn.
 
     `made` has the calls of all evaluations, those from the store left out. The store's folder is `folder / "store"`.
