@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model_args", default="", help="more model arguments (format as in lmms-eval)")
     parser.add_argument("--gen_kwargs", default="", help="decoding arguments (format as in lmms-eval)")
     parser.add_argument("--paper", choices=PAPERS, help="all pairs, benchmarks and tables of these models of the paper")
-    parser.add_argument("--benchmarks", metavar="NAMES", help="with --tables: benchmarks of this package")
+    parser.add_argument("--benchmarks", metavar="NAMES", help="those of the paper's tables; without: its six")
     parser.add_argument("--tables", metavar="NUMBERS", help="tables of the paper; without: 5,6,7,8,10,15")
     parser.add_argument("--dry-run", action="store_true", help="print the equivalent lmms-eval commands; run nothing")
 
@@ -135,12 +135,12 @@ def _chosen(given: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], l
         if benchmarks or given.tables is not None:
             raise ArgumentError("--tables are about --benchmarks, in place of --tasks: give one of the two.")
         return dict.fromkeys(pairs or [""], ()), []
-    if not benchmarks:
-        raise ArgumentError("Give --tasks NAMES; for the paper's tables --paper qwen, or --benchmarks and --tables.")
+    if not benchmarks and given.tables is None:
+        raise ArgumentError("Give --tasks NAMES; for the paper's tables --paper qwen, or --tables NUMBERS.")
     tables = [*map(str, DEFAULT)] if given.tables is None else names_of(given.tables)
     if not tables or set(tables) - {*map(str, TABLES)}:
         raise ArgumentError(
             f"--tables {given.tables} is invalid: expected numbers from {', '.join(map(str, TABLES))}. "
             "docs/reproduce.md has the commands for the other tables."
         )
-    return dict.fromkeys(pairs or [""], tuple(map(int, tables))), benchmarks
+    return dict.fromkeys(pairs or [""], tuple(map(int, tables))), benchmarks or [*paper_numbers.load()["benchmarks"]]

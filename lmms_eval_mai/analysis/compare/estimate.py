@@ -23,7 +23,10 @@ def in_words(runs: Sequence[PlannedRun], limit: int | None, shares_calls: bool) 
         return shown
     # A call that several runs share is made once.
     total = sum(dict(calls).values() if shares_calls else (tokens for _, tokens in calls))
-    return f"{shown}, with at most {total / 1e6:,.1f} million output tokens, if texts are as long as the paper's"
+    shared = " that share calls" * shares_calls
+    return (
+        f"{shown}{shared}, with at most {total / 1e6:,.1f} million output tokens, if texts are as long as the paper's"
+    )
 
 
 def _calls(run: PlannedRun, limit: int | None) -> Iterator[tuple[tuple[Any, ...], Any]]:

@@ -120,6 +120,8 @@ def test_runs_are_equal_to_those_of_the_printed_single_commands(
 ) -> None:
     _, text, _ = run_command(capsys, *arguments(model_args, tmp_path / "single", "--dry-run"))
     assert text.splitlines()[-1].startswith("# 6 runs")
+    _, papers, _ = run_command(capsys, "compare", "--pair", "demo", "--tables", "10", "--output_path", "x", "--dry-run")
+    assert papers.count(",method=mai ") == 6  # all benchmarks of the paper
     commands = [shlex.split(line) for line in text.split("\n") if line.startswith("lmms-eval ")]
     assert len(commands) == len(RUNS) and not (tmp_path / "single").exists()
     for name, command in list(zip(RUNS, commands, strict=True))[-2:]:  # MAI, and the method of the user
