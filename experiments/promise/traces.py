@@ -78,7 +78,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("questions", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--url", default="http://127.0.0.1:8000")
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the server; default: %(default)s")
     parser.add_argument("--benchmark", help="rules of agreement, as in mai.benchmark of a request (docs/serve.md)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--api_key_env", metavar="VARIABLE", help="the variable with the key of the server")
@@ -89,7 +89,7 @@ async def main() -> None:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     questions, gate = [*read(given.questions)], asyncio.Semaphore(OPEN)
     given.folder.mkdir(parents=True, exist_ok=True)
-    async with httpx.AsyncClient(base_url=given.url, headers=headers, timeout=600) as client:
+    async with httpx.AsyncClient(base_url=given.url.removesuffix("/v1"), headers=headers, timeout=600) as client:
         model = checked(await client.get("/v1/models"), given.url)["data"][0]["id"]
         for name in given.kinds:
             fields = {"model": model, "mai": {**KINDS[name], "benchmark": given.benchmark}}

@@ -328,12 +328,15 @@ def refusal(choice: Choice, promise: Promise) -> str | None:
         return None
     documents, images = choice.losses.run.documents, choice.losses.values.shape[1]
     shown = f"{documents:,} documents" + (f" about {images:,} images" if images < documents else "")
+    least = math.ceil(math.log(1 - promise.confidence) / math.log(1 - promise.max_loss))  # if none of them loses
+    more = f"At least {least:,} are needed. " if images < least else ""
     return (
         f"{benchmark_name(choice.benchmark)}: {shown} cannot promise a loss of at most "
-        f"{points(100 * promise.max_loss)} with a confidence of {100 * promise.confidence:g}%. The safest threshold "
-        f"loses {choice.loss.value:.2f} points here. The method, the loss and the number of documents must be decided "
-        "before: each further look at these documents may promise falsely. Calibrate with other documents. To look N "
-        "times, decide so before the first look, and give --confidence 1 - (1 - P)/N each time."
+        f"{points(100 * promise.max_loss)} with a confidence of {100 * promise.confidence:g}%. {more}"
+        f"The safest threshold loses {choice.loss.value:.2f} points here. The method, the loss and the number of "
+        "documents must be decided before: each further look at these documents may promise falsely. Calibrate with "
+        "other documents. To look N times, decide so before the first look, and give --confidence 1 - (1 - P)/N each "
+        "time."
     )
 
 
@@ -356,4 +359,4 @@ def choice_table(choices: Sequence[Choice], promise: Promise) -> Iterator[Table]
     ]
     if any(choice.index is None for choice in choices):
         notes.append("Without a threshold, the row is that of the safest one.")
-    return table("calibration", "The cheapest thresholds that keep the promise", columns, choices, notes)
+    return table("calibration", "Thresholds: the cheapest that keep the promise, if any", columns, choices, notes)

@@ -50,8 +50,9 @@ def main(given: argparse.Namespace) -> int:
     log_warnings_only()
     config = configuration(given.model, given.model_args, given.pair)
     if given.gpus is not None:
-        print(gpu_shares(config, parse_gpus(given.gpus)))
-        return 0
+        text, fits = gpu_shares(config, parse_gpus(given.gpus))
+        print(text)
+        return 0 if fits else 1
     checks: list[tuple[str, Callable[[], str]]] = [
         ("versions", versions),
         ("arguments", lambda: f"method={config.method.name}, think={config.think}"),
@@ -179,12 +180,12 @@ def visible_gpus() -> str:
     )
 
 
-def gpu_shares(config: Config, gpus: Sequence[float]) -> str:
-    """Return a table: the memory that each vLLM engine gets of each of its GPUs, and what its weights leave of it.
-    `gpus`: memory of each GPU in GiB. Raises `ArgumentError`."""
+def gpu_shares(config: Config, gpus: Sequence[float]) -> tuple[str, bool]:
+    """Return a table, and whether nothing in it cannot fit: the memory that each vLLM engine gets of each of its GPUs,
+    and what its weights leave of it. `gpus`: memory of each GPU in GiB. Raises `ArgumentError`."""
     engines = [engine for engine in config.engines() if engine.engine == "vllm"]
     if not engines:
-        return "The command starts no vLLM engine."
+        return "The command starts no vLLM engine.", True
     by_side = shares(engines, len(gpus))
     rows, short = [], []
     for engine in engines:
@@ -198,15 +199,17 @@ def gpu_shares(config: Config, gpus: Sequence[float]) -> str:
         rows.append((f"{engine.side} {engine.model}", numbers, f"{utilization:.0%}", f"{memory:.1f}", *sizes))
     table = tabulate(rows, HEADINGS, tablefmt="plain", disable_numparse=True, stralign="right")
     if any(share.weight_bytes is None for share in by_side.values()):
-        return f"{table}\nNeither the cache nor the hub has the models, so the shares are guesses (docs/first-run.md)."
+        missing = "The weights of a model are neither in the cache nor on the hub, so the shares are guesses"
+        return f"{table}\n{missing} (docs/first-run.md).", True
     need = f"{BESIDES_WEIGHTS / GIB:g} GiB for images, buffers, CUDA graphs and the KV cache"
     if not short:
-        return f"{table}\nIt should fit: each model has at least {need}. vLLM measures it at the start."
+        context = "vLLM measures it at the start, and whether the context fits (max_model_len)."
+        return f"{table}\nIt should fit: each model has at least {need}. {context}", True
     text = f"{table}\nIt does not fit: {' and '.join(short)} would have less than {need}."
     fitting = [f"pair={name} needs {least} GiB" for name, least in fitting_pairs(min(gpus))]
     if not fitting:
-        return f"{text} No named pair fits one such GPU."
-    return f"{text} These pairs fit one such GPU (fp8 needs Ada, Hopper or newer): {'; '.join(fitting)}."
+        return f"{text} No named pair fits one such GPU.", False
+    return f"{text} These pairs fit one such GPU (fp8 needs Ada, Hopper or newer): {'; '.join(fitting)}.", False
 
 
 def fitting_pairs(gib: float) -> Iterator[tuple[str, int]]:

@@ -69,19 +69,20 @@ def test_shares_of_other_gpus_are_shown_without_a_gpu(capsys: pytest.CaptureFixt
     assert code == 0 and headings == "GPU share GiB weights GiB left GiB"
     assert small.endswith("demo/small 0 92% 44.2 0.0 44.2")
     assert large.endswith("demo/large 2 92% 22.1 0.0 22.1")
-    shared = [line.split() for line in doctor.gpu_shares(parse({"pair": "demo"}), [40.0]).splitlines()[1:3]]
+    shared = [line.split() for line in doctor.gpu_shares(parse({"pair": "demo"}), [40.0])[0].splitlines()[1:3]]
     assert [line[2] for line in shared] == ["0", "0"] and [line[3] for line in shared] == ["46%", "46%"]
     config = parse({"small": "org/unknown", "large": "http://a:1/v1"})
-    unknown = doctor.gpu_shares(config, [40.0]).splitlines()
+    unknown = doctor.gpu_shares(config, [40.0])[0].splitlines()
     assert unknown[1].split()[-2:] == ["?", "?"] and len(unknown) == 3
 
 
 def test_a_pair_that_does_not_fit_is_told_with_the_pairs_that_do() -> None:
     for model_args in ({}, {"pair": "gemma4-e2b-31b", "quantization": "fp8"}):
-        text = doctor.gpu_shares(parse(model_args), [24.0])
+        text, fits = doctor.gpu_shares(parse(model_args), [24.0])
+        assert not fits
         assert (
             "does not fit" in text and "pair=qwen3vl-2b-4b " in text and "pair=qwen3vl-2b-8b,quantization=fp8" in text
         )
         assert "31b" not in text.partition("does not fit")[2].partition("\n")[2]
-    assert "should fit" in doctor.gpu_shares(parse({"quantization": "fp8"}), [24.0])
-    assert "should fit" in doctor.gpu_shares(parse({}), [31.0])
+    assert doctor.gpu_shares(parse({"quantization": "fp8"}), [24.0])[1]
+    assert doctor.gpu_shares(parse({}), [31.0])[1]
