@@ -39,9 +39,13 @@ def load_task(name: str, manager: Any, gen_kwargs: Mapping[str, Any] | None = No
 
     try:
         task = get_task_dict([name], manager, task_type="chat")[name]
-    except Exception as error:  # of any library that loads data
+    except Exception as raised:  # of any library that loads data
+        attempt = getattr(raised, "last_attempt", None)  # of a tenacity.RetryError, because lmms-eval tries again
+        text = error_text(attempt.exception() if attempt else raised).rstrip(".")
         offline = " HF_HUB_OFFLINE is set." if os.environ.get("HF_HUB_OFFLINE") else ""
-        raise ArgumentError(f"Task {name} cannot be loaded ({error_text(error).rstrip('.')}).{offline}") from error
+        raise ArgumentError(
+            f"Task {name} cannot be loaded ({error_text(error or raised).rstrip('.')}).{offline}"
+        ) from raised
     if "generate_until" not in str(task.get_config("output_type")):
         raise ArgumentError(f"Task {name} has no questions that a model answers with a text. Choose another task.")
     if gen_kwargs:
