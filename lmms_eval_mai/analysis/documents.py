@@ -43,9 +43,7 @@ def load_task(name: str, manager: Any, gen_kwargs: Mapping[str, Any] | None = No
         attempt = getattr(raised, "last_attempt", None)  # of a tenacity.RetryError, because lmms-eval tries again
         text = error_text(attempt.exception() if attempt else raised).rstrip(".")
         offline = " HF_HUB_OFFLINE is set." if os.environ.get("HF_HUB_OFFLINE") else ""
-        raise ArgumentError(
-            f"Task {name} cannot be loaded ({error_text(error or raised).rstrip('.')}).{offline}"
-        ) from raised
+        raise ArgumentError(f"Task {name} cannot be loaded ({text}).{offline}") from raised
     if "generate_until" not in str(task.get_config("output_type")):
         raise ArgumentError(f"Task {name} has no questions that a model answers with a text. Choose another task.")
     if gen_kwargs:
