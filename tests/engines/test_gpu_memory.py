@@ -63,6 +63,7 @@ def test_share_that_the_user_gives_is_kept_and_leaves_the_rest_to_the_other_mode
         (2, {"large_tensor_parallel_size": 2}, (0,), (0, 1)),
         (4, {"small_devices": 3}, (3,), (0,)),
         (4, {"small_devices": "2", "large_devices": "0;1"}, (2,), (0, 1)),
+        (4, {"large_devices": [0, 1]}, (2,), (0, 1)),
         (4, {"large_device_ids": [1]}, (0,), (1,)),
         (4, {"rank": 2}, (2,), (2,)),
         (1, {"rank": 3}, (0,), (0,)),  # srun lets each rank see its own GPU only

@@ -130,7 +130,7 @@ def test_concurrency_limits_the_open_requests() -> None:
 
 
 def test_a_server_that_starts_later_is_waited_for() -> None:
-    async def run() -> Any:
+    async def run() -> None:
         async with running(ScriptedServer()) as url:
             port = int(url.split(":")[2].removesuffix("/v1"))
         engine = engine_of(url, retry_for=60)
@@ -139,11 +139,9 @@ def test_a_server_that_starts_later_is_waited_for() -> None:
         assert not starting.done()
         async with running(ScriptedServer(), port):
             await starting
-            answer = await call(engine)
             await engine.close()
-            return answer
 
-    assert isinstance(asyncio.run(run()), Reply)
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

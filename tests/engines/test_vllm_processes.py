@@ -46,8 +46,12 @@ def before(vllm: Running) -> frozenset[int]:
 
 
 def test_aborted_start_leaves_no_process_and_spares_the_engine_that_starts_beside_it(
-    vllm: Running, tiny_pair: tuple[Path, Path], before: frozenset[int]
+    vllm: Running, tiny_pair: tuple[Path, Path], before: frozenset[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And so does a start whose core crashes before its first reply."""
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.exceptions import EngineDeadError
+
     aborted, other = vllm_engine(tiny_pair, "large"), vllm_engine(tiny_pair)
 
     async def abort() -> None:
@@ -64,6 +68,13 @@ def test_aborted_start_leaves_no_process_and_spares_the_engine_that_starts_besid
     (call,) = Running(other, vllm.loop).generate(question(0))
     assert isinstance(call, Reply)
     vllm.loop.run(other.close())
+
+    async def crash(llm: AsyncLLM) -> None:
+        raise EngineDeadError
+
+    monkeypatch.setattr(AsyncLLM, "get_supported_tasks", crash)  # the first request to the core
+    with pytest.raises(EngineStartError):
+        vllm.loop.run(vllm_engine(tiny_pair, "large").start())
     assert children(before) == []
 
 

@@ -54,13 +54,6 @@ def test_every_link_leads_somewhere_and_every_file_that_is_named_exists(page: Pa
     assert [path for path in named if "NAME" not in str(path) and not path.is_file()] == []
 
 
-def test_pages_that_the_code_names_exist() -> None:
-    folders = ("lmms_eval_mai", "tests", "tools", "benchmarks", "experiments")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    named = {page for path in files for page in re.findall(r"\bdocs/[\w-]+\.md", path.read_text(encoding="utf-8"))}
-    assert named and [page for page in sorted(named) if not (ROOT / page).is_file()] == []
-
-
 def test_reference_of_traces_has_every_field() -> None:
     page = (ROOT / "docs" / "output.md").read_text(encoding="utf-8")
     shown = re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", page.partition("## The trace of a sample")[2])))
