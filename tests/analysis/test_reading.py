@@ -60,14 +60,15 @@ def test_a_cascade_is_read_with_its_exits_calls_and_models(tmp_path: Path) -> No
     ]
 
 
-def test_a_run_with_shared_calls_has_no_times(tmp_path: Path) -> None:
+def test_a_run_with_shared_calls_has_no_times_and_one_without_some_trace_no_costs(tmp_path: Path) -> None:
     World("pope", POPE.documents[:1]).write(tmp_path, "full_rt")
     edit(tmp_path, lambda line, _: line["token_counts"][0]["calls"][0].update(shared=True))
     run = one_run(tmp_path)
-    assert run.wall_s is None
     assert rows(run.calls, "seconds", "shared") == [(None, True), (0.25, False)]
-    found = spent(run)
-    assert (found["small_tokens"], found["large_tokens"], found["wall_s"]) == (100, 5, None)
+    assert [*spent(run).values()] == [100, 5, None]
+    POPE.write(tmp_path / "other", "full_rt")
+    edit(tmp_path / "other", lambda line, number: line.update(token_counts=[None]) if number else None)
+    assert [*spent(one_run(tmp_path / "other")).values()][:2] == [None, None]
 
 
 @pytest.mark.parametrize(
