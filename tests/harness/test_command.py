@@ -51,10 +51,9 @@ def test_a_list_of_configurations_goes_on_after_a_wrong_one_and_each_run_has_its
     command: type[Command], in_drawn_data: Path, tmp_path: Path
 ) -> None:
     given: dict[str, Any] = {**pope_scripts(tmp_path, "pope_s"), "store": str(tmp_path / "store")}
-    runs = [
-        {"model": "mai_cascade", "tasks": "pope_s", "output_path": str(tmp_path / "out"), "model_args": one}
-        for one in (model_args(method="both"), model_args(**given), given | {"method": "large", "small_slots": 3})
-    ]
+    common = {"model": "mai_cascade", "tasks": "pope_s", "log_samples": True, "output_path": str(tmp_path / "out")}
+    methods = (model_args(method="both"), model_args(**given), given | {"method": "large", "small_slots": 3})
+    runs = [common | {"model_args": one} for one in methods]
     (tmp_path / "runs.yaml").write_text(yaml.safe_dump(runs))
     code, text = command(in_drawn_data, tmp_path / "log", "--config", str(tmp_path / "runs.yaml")).end()
     assert code == 0 and "method=both is unknown" in text and text.replace(" ", "").count("|pope_accuracy|") == 2
