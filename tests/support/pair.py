@@ -102,10 +102,11 @@ def written(folder: Path, made: Records) -> dict[str, Any]:
 def pope_scripts(folder: Path, *tasks: str, rows: int = 12, **more: Any) -> dict[str, Any]:
     """Write scripts in which the final answer to each document of POPE is right. `more`: as for `records`."""
     made: Records = {side: [] for side in SIDES}
+    golds = gold_of("POPE", "test")[:rows]
     for task in tasks:
         answers = [
             in_turn(doc_id, gold.title(), "No" if gold == "yes" else "Yes", task.endswith("_s2"))
-            for doc_id, gold in enumerate(gold_of("POPE", "test")[:rows])
+            for doc_id, gold in enumerate(golds)
         ]
         for side, of_task in records(task, answers, **more).items():
             made[side] += of_task
