@@ -39,6 +39,8 @@ def world(number: int) -> World:
     return World("shapes", documents)
 
 
+WORLD = world(400)
+
 BOTH = """
 - ask: [large.simple, small.simple]
 - stop: {exit: agree_short, answer: large.simple, agree: [small.simple, large.simple], sure: large.simple}
@@ -48,7 +50,7 @@ BOTH = """
 """A method of the user."""
 
 
-def write(made: World, folder: Path, kinds: str = "mai full_rt large_r") -> Path:
+def write(made: World, folder: Path, kinds: str = "mai full_rt") -> Path:
     """Write runs of these kinds. Returns the folder, which has one for each."""
     for kind in kinds.split():
         method, _, suffix = kind.partition("_") if kind.startswith("large") else (kind, "", "")
@@ -63,8 +65,8 @@ def calibrate(folder: Path, made: World, capsys: Any, *options: object) -> tuple
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory, task_manager: Any) -> Path:
-    """A folder with a folder for each run on 800 documents."""
-    return write(world(800), tmp_path_factory.mktemp("runs"), "mai full_rt large_s large_r")
+    """A folder with a folder for each run of `WORLD`."""
+    return write(WORLD, tmp_path_factory.mktemp("runs"), "mai full_rt large_s large_r")
 
 
 def chosen(folder: Path, method: str = "mai_confidence") -> dict[str, float]:
@@ -74,7 +76,7 @@ def chosen(folder: Path, method: str = "mai_confidence") -> dict[str, float]:
 
 
 def test_the_cheapest_threshold_that_keeps_the_promise_is_written(tmp_path: Path, capsys: Any, runs: Path) -> None:
-    world(800).write(tmp_path / "more", "mai_confidence")  # adds nothing to MAI
+    WORLD.write(tmp_path / "more", "mai_confidence")  # adds nothing to MAI
     folders, file = (runs / "mai", runs / "full_rt", tmp_path / "more"), tmp_path / "file.json"
     code, out, err = run_command(capsys, "calibrate", *folders, "--output", file)
     assert (code, err) == (0, "")
@@ -86,7 +88,7 @@ def test_the_cheapest_threshold_that_keeps_the_promise_is_written(tmp_path: Path
     assert {config.thresholds.of(name) for name in ("shapes", "pope")} == {found["shapes"]}
     assert config.calibration is not None
     calibrated = config.calibration.methods["mai_confidence"]
-    assert (calibrated.method, calibrated.documents) == (MAI_CONFIDENCE, {"shapes": 800})
+    assert (calibrated.method, calibrated.documents) == (MAI_CONFIDENCE, {"shapes": len(WORLD.documents)})
     refused = replace(calibrated, benchmarks={})
     replace(config.calibration, methods={"mai_confidence": refused}).write(file)
     assert {parse(given).thresholds.of(name) for name in ("shapes", "pope")} == {NEVER}
@@ -121,7 +123,7 @@ def test_each_method_has_a_threshold_of_its_own(
 def test_a_file_has_the_thresholds_of_several_methods_and_a_run_uses_that_of_its_own(
     tmp_path: Path, capsys: Any, task_manager: Any
 ) -> None:
-    made, file = world(800), tmp_path / "file.json"
+    made, file = WORLD, tmp_path / "file.json"
     made = replace(made, documents=[replace(one, large_thought=one.large) for one in made.documents])
     write(made, tmp_path / "runs", "mai full_rt large_s large_r")
     kinds = {"mai_confidence": "mai full_rt", "own_thinking": "large_s large_r"}  # which have no small model
@@ -172,8 +174,8 @@ def test_run_on_other_engines_or_models_than_those_of_the_file_gets_a_warning(
 def test_an_overconfident_model_gets_a_threshold_beyond_all_percentages(
     tmp_path: Path, capsys: Any, task_manager: Any
 ) -> None:
-    sure = [replace(RIGHT, probability=1 - 1e-7)] * 600
-    wrong = [replace(GUESS, probability=1 - 1e-5)] * 200
+    sure = [replace(RIGHT, probability=1 - 1e-7)] * 300
+    wrong = [replace(GUESS, probability=1 - 1e-5)] * 100
     code, out, _ = calibrate(tmp_path, World("shapes", sure + wrong), capsys)
     assert code == 0, out
     assert 1 - 1e-5 < chosen(tmp_path)["shapes"] < 1 - 1e-7
@@ -210,7 +212,7 @@ def test_nothing_below_the_loss_of_the_documents_that_choose_is_promised(is_exac
 def test_traces_of_a_server_with_both_methods_are_calibrated_without_gold_answers(
     tmp_path: Path, capsys: Any, runs: Path
 ) -> None:
-    made, by_runs = world(800), ("calibrate", runs / "mai", runs / "full_rt", "--output", tmp_path / "file.json")
+    made, by_runs = WORLD, ("calibrate", runs / "mai", runs / "full_rt", "--output", tmp_path / "file.json")
     assert run_command(capsys, *by_runs, "--loss", "answers")[0] == 0
     expected = chosen(tmp_path)["shapes"]
     write_traces(tmp_path, made, lambda index: [f"image {index}"])
@@ -241,14 +243,14 @@ def write_traces(folder: Path, made: World, images: Callable[[int], list[str]]) 
 def test_images_are_the_units_and_unknown_ones_are_refused(tmp_path: Path, capsys: Any, task_manager: Any) -> None:
     documents = [
         replace(one, gold="yes", small="yes", large="yes", thought="yes", transferred="yes", large_thought="yes")
-        for one in world(960).documents
+        for one in world(640).documents
     ]
-    code, _, err = calibrate(tmp_path, World("pope", documents), capsys)
+    code, _, err = calibrate(tmp_path, World("pope", documents[:20]), capsys)
     assert code == 1 and "images" in err
-    shared = [replace(one, images=(f"{index // 3}",)) for index, one in enumerate(documents)]
+    shared = [replace(one, images=(f"{index // 2}",)) for index, one in enumerate(documents)]
     code, out, err = calibrate(tmp_path, World("pope", shared), capsys)
     assert code == 0 and all(word in out for word in ("per image", "F1", "320")), err
-    code, _, err = calibrate(tmp_path, World("pope", shared[:900]), capsys)  # 305 without a loss are needed
+    code, _, err = calibrate(tmp_path, World("pope", shared[:600]), capsys)  # 305 without a loss are needed
     assert code == 1 and "300 images" in err
 
 

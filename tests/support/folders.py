@@ -39,6 +39,8 @@ class World:
     min_confidence: float = 0.9
     options: Mapping[str, Any] = field(default_factory=dict)
     """The options in the traces."""
+    _traces: dict[tuple[str | Method, str], list[Trace]] = field(default_factory=dict, init=False, compare=False)
+    """What `traces` has made: several tests write the same runs."""
 
     def write(
         self, folder: Path, method: str | Method, suffix: str = "s", time: str = "20260101_000000", **more: Any
@@ -63,9 +65,11 @@ class World:
 
     def traces(self, method: str | Method, suffix: str = "s") -> list[Trace]:
         """Run a method on all documents."""
-        made = self._run(METHODS[method] if isinstance(method, str) else method, suffix)
-        with ThreadPoolExecutor(1) as thread:  # Playwright's browser runs an event loop in the thread of the tests
-            return thread.submit(asyncio.run, made).result()
+        if (method, suffix) not in self._traces:
+            made = self._run(METHODS[method] if isinstance(method, str) else method, suffix)
+            with ThreadPoolExecutor(1) as thread:  # Playwright's browser runs an event loop in the thread of the tests
+                self._traces[method, suffix] = thread.submit(asyncio.run, made).result()
+        return self._traces[method, suffix]
 
     async def _run(self, method: Method, suffix: str) -> list[Trace]:
         variant, two_stage = VARIANTS.get(suffix, (None, False))

@@ -10,12 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import psutil
 from pyarrow import Table, parquet
+from support.own_command import script
 from support.pair import in_turn, records, written
 
 DEMO_DOCUMENTS = 150
@@ -42,7 +42,8 @@ def start_process(
 ) -> Process:
     """Call a function of `support` in `folder`, in a new process. `log` gets all that it prints, except what it prints
     to standard error if `errors` is given. `environment`: variables that it has besides those of the tests."""
-    code = f"import pickle, sys\nsys.path.insert(0, {str(TESTS)!r})\n"
+    code = f"import atexit, gc, pickle, sys\nsys.path.insert(0, {str(TESTS)!r})\n"
+    code += "atexit.register(gc.freeze)\n"  # else the collection of garbage at its end takes 2 s
     code += f"function, arguments = pickle.loads({pickle.dumps((function, arguments))!r})\nfunction(*arguments)"
     with log.open("ab") as output, (errors or log).open("ab") as error_output:
         process = Process(
@@ -163,9 +164,8 @@ def _session(process: psutil.Process) -> int | None:
 
 
 def _command(name: str, arguments: tuple[str, ...]) -> None:
-    (script,) = entry_points(group="console_scripts", name=name)
     sys.argv = [name, *arguments]
-    sys.exit(script.load()())
+    sys.exit(script(name)())
 
 
 # --- kills ------------------------------------------------------------------------------------------------
