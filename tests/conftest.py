@@ -6,17 +6,16 @@ An lmms-eval start costs 20 s and an engine 30 s, so both are made once a sessio
 import contextlib
 import fcntl
 import gc
-import json
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
-from support.tasks import BUILT_IN, FOLDERS, NAMES, Loaded
+from support.tasks import BUILT_IN, NAMES, Loaded
 
 if TYPE_CHECKING:
     from support.processes import Command
@@ -163,7 +162,7 @@ def task_manager() -> Any:
 
     from lmms_eval_mai import task_dir
 
-    theirs = [str(Path(tasks.__file__).parent / folder) for folder in FOLDERS]
+    theirs = [str(Path(tasks.__file__).parent / benchmark.partition("_")[0]) for benchmark in BUILT_IN]
     manager = tasks.TaskManager(include_path=[str(task_dir()), *theirs], include_defaults=False)
     gc.freeze()  # lmms-eval collects garbage twice after each run, which takes 1.5 s with all that is imported
     return manager
@@ -182,18 +181,6 @@ def warnings() -> Iterator[list[str]]:
 def in_drawn_data(drawn_data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(drawn_data)
     return drawn_data
-
-
-@pytest.fixture
-def write_script(tmp_path: Path) -> Callable[[str, Iterable[dict[str, Any]]], Path]:
-    """Write records as a script of the scripted engine; returns its path."""
-
-    def write(name: str, records: Iterable[dict[str, Any]]) -> Path:
-        path = tmp_path / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
-        return path
-
-    return write
 
 
 @pytest.fixture

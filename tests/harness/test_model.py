@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from lmms_eval.tasks import TaskManager
 from support.logs import logged
-from support.pair import counts, exit_of, pope_scripts, record
+from support.pair import counts, exit_of, pope_scripts, record, written
 from support.processes import write_pope
 
 from lmms_eval_mai import ArgumentError, EngineCrashed, MaiCascade, TooManyErrors
@@ -76,25 +76,24 @@ def test_the_system_instruction_is_the_first_message_of_every_call(
     ],
 )
 def test_run_with_more_errors_than_max_errors_stops_and_names_the_failed_samples(
-    evaluate: Evaluate, write_script: Any, tasks: list[str], answered: int, max_errors: float, message: str
+    evaluate: Evaluate, tmp_path: Path, tasks: list[str], answered: int, max_errors: float, message: str
 ) -> None:
     answers = [record(task, doc_id, "simple", "[[Yes]]") for task in tasks for doc_id in range(answered)]
-    script = write_script("both", answers)
+    scripts = written(tmp_path, dict.fromkeys(SIDES, answers))
     with pytest.raises(TooManyErrors, match=message) as error:
-        evaluate(tasks, engine="scripted", small=script, large=script, max_errors=max_errors)
+        evaluate(tasks, **scripts, max_errors=max_errors)
     assert any(f"document {doc_id}" in str(error.value) for doc_id in range(answered, 12))
     assert "To resume, run the same command with the same models again." in str(error.value)
 
 
 def test_the_error_of_an_engine_without_restarts_names_the_samples_that_failed_before(
-    evaluate: Evaluate, write_script: Any
+    evaluate: Evaluate, tmp_path: Path
 ) -> None:
     answers = [record("pope_s", doc_id, "simple", "[[Yes]]", seconds=0.01) for doc_id in range(3)]
     answers[0]["fault"], answers[2]["fault"] = "error", "death"
-    script = write_script("both", answers)
-    given = {"engine": "scripted", "small": script, "large": script, "engine_restarts": 0, "max_open_samples": 1}
+    scripts = written(tmp_path, dict.fromkeys(SIDES, answers))
     with pytest.raises(EngineCrashed, match=r"1 sample failed:\n  SampleError: pope_s document 0"):
-        evaluate(["pope_s"], {"limit": 3}, max_errors=3, **given)
+        evaluate(["pope_s"], {"limit": 3}, max_errors=3, engine_restarts=0, max_open_samples=1, **scripts)
 
 
 @pytest.mark.slow
@@ -124,7 +123,7 @@ def test_failed_samples_are_counted_and_neither_scored_nor_cached(
 
 
 def test_repeats_are_answered_one_by_one_and_a_document_fails_if_one_of_its_repeats_fails(
-    evaluate: Evaluate, write_script: Any
+    evaluate: Evaluate, tmp_path: Path
 ) -> None:
     answers = [
         record("pope_s", doc_id, "simple", f"[[{text}]]", repeat=repeat)
@@ -132,9 +131,8 @@ def test_repeats_are_answered_one_by_one_and_a_document_fails_if_one_of_its_repe
         for repeat, text in enumerate(["Yes", "No", "Yes"])
         if (doc_id, repeat) != (1, 1)
     ]
-    script = write_script("both", answers)
-    options = {"repeats": 3, "limit": 3}
-    results = evaluate(["pope_s"], options, engine="scripted", small=script, large=script, max_errors=1)
+    scripts = written(tmp_path, dict.fromkeys(SIDES, answers))
+    results = evaluate(["pope_s"], {"repeats": 3, "limit": 3}, **scripts, max_errors=1)
     samples = {sample["doc_id"]: sample["resps"] for sample in results["samples"]["pope_s"]}
     assert samples.keys() == {0, 2} and samples[0] == samples[2] == [["[[Yes]]", "[[No]]", "[[Yes]]"]]
     assert [len(trace["repeats"]) for trace in counts(results, "pope_s")] == [2, 2]
@@ -176,7 +174,7 @@ def test_questions_about_one_image_are_asked_next_to_each_other(
     ],
 )
 def test_what_cannot_work_is_refused_before_an_engine_starts(
-    evaluate: Evaluate, write_script: Any, monkeypatch: Any, tmp_path: Path, task: str, options: Any, named: str
+    evaluate: Evaluate, monkeypatch: Any, tmp_path: Path, task: str, options: Any, named: str
 ) -> None:
     """`tests/test_refusals.py` has what the model refuses without a task. A task with a colon is a line of its file."""
     monkeypatch.setattr("lmms_eval.caching.cache.PATH", str(tmp_path))
@@ -184,9 +182,9 @@ def test_what_cannot_work_is_refused_before_an_engine_starts(
     if ":" in task:
         (tmp_path / "other.yaml").write_text(f"include: {task_dir()}/pope/pope_s.yaml\ntask: other\n{task}\n")
         task, given["task_manager"] = "other", TaskManager(include_path=str(tmp_path), include_defaults=False)
-    models = dict.fromkeys(SIDES, write_script("both", [])) | {"engine": "scripted", "method": given.pop("method")}
+    scripts, method = written(tmp_path, {side: [] for side in SIDES}), given.pop("method")
     with logged() as messages, pytest.raises(ArgumentError, match=named):
-        evaluate([task], given, **models)
+        evaluate([task], given, **scripts, method=method)
     assert not any("starting" in message for message in messages)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from support.logs import logged
-from support.pair import counts, gold_of, pope_scripts, record
+from support.pair import counts, gold_of, pope_scripts, record, written
 
+from lmms_eval_mai.contract import SIDES
 from lmms_eval_mai.method.methods import METHODS
 
 Evaluate = Callable[..., dict[str, Any]]
@@ -17,7 +18,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "both_think.py"
 
 
 def test_function_of_the_examples_makes_its_own_calls_and_is_scored_and_resumed(
-    evaluate: Evaluate, write_script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(METHODS, "both_think", None)  # so that the test leaves no method behind
     exec(EXAMPLE.read_text(encoding="utf-8"), {"__name__": "example"})
@@ -27,8 +28,8 @@ def test_function_of_the_examples_makes_its_own_calls_and_is_scored_and_resumed(
         small.append(record("pope_s", doc_id, "think", right if doc_id % 2 else wrong, output_tokens=doc_id))
         large.append(record("pope_s", doc_id, "think", right, output_tokens=5))
         large.append(record("pope_s", doc_id, "transfer", right))
-    scripts = {side: write_script(side, records) for side, records in (("small", small), ("large", large))}
-    given = {"engine": "scripted", "method": "both_think", "store": tmp_path / "store", "keep_store": "true"}
+    scripts = written(tmp_path, {"small": small, "large": large})
+    given = {"method": "both_think", "store": tmp_path / "store", "keep_store": "true"}
     for is_resumed in (False, True):  # with all its calls from the store
         results = evaluate(["pope_s"], **scripts, **given)
         assert bool(results.get("throughput")) is not is_resumed  # its time would be that of the second run alone
@@ -43,7 +44,7 @@ def test_function_of_the_examples_makes_its_own_calls_and_is_scored_and_resumed(
 
 @pytest.mark.slow
 def test_run_scores_what_follows_the_thinking_and_its_trace_has_both(
-    evaluate: Evaluate, write_script: Any, warnings: list[str], capsys: Any
+    evaluate: Evaluate, tmp_path: Path, warnings: list[str], capsys: Any
 ) -> None:
     small, large = [], []
     for number in range(4):
@@ -52,7 +53,7 @@ def test_run_scores_what_follows_the_thinking_and_its_trace_has_both(
         large.append(record("pope_s", number, "simple", "no dog</think>[[No]]" if number == 3 else "[[Yes]]"))
         large.append(record("pope_s", number, "transfer", "[[No]]"))
         large.append(record("pope_s", number, "native", "<|channel>thought\na dog<channel|>[[Yes]]"))
-    scripts = {"small": write_script("small", small), "large": write_script("large", large), "engine": "scripted"}
+    scripts = written(tmp_path, {"small": small, "large": large})
     found = counts(evaluate(["pope_s"], {"limit": 4}, think="native", **scripts), "pope_s")
     assert [one["exit"] for one in found] == ["agree_think"] * 3 + ["transfer"]
     assert found[0]["options"] == {"think": "native"} and "thinking" not in found[0]["calls"][0]
@@ -62,8 +63,8 @@ def test_run_scores_what_follows_the_thinking_and_its_trace_has_both(
     told = [line for line in warnings if "the model thought before its short answer" in line]
     assert len(told) == 1 and "pope_s document 3, large simple" in told[0]
     assert "Short answers with a thinking of the model's own: 1 calls of the large model." in capsys.readouterr().out
-    silent = write_script("silent", [record("pope_s", number, "native", "[[Yes]]") for number in range(4)])
-    evaluate(["pope_s"], {"limit": 4}, think="native", method="large", **{**scripts, "large": silent})
+    silent = written(tmp_path, {"large": [record("pope_s", number, "native", "[[Yes]]") for number in range(4)]})
+    evaluate(["pope_s"], {"limit": 4}, think="native", method="large", **silent)
     assert sum("the model did not think" in line for line in warnings) == 1
 
 
@@ -78,17 +79,15 @@ def test_a_model_alone_runs_every_task_with_its_own_prompt(evaluate: Evaluate, t
 
 @pytest.mark.slow
 def test_a_run_of_lmms_evals_tasks_is_scored_as_one_model_is_and_tells_about_the_prompts_once_per_task(
-    evaluate: Any, write_script: Any
+    evaluate: Any, tmp_path: Path
 ) -> None:
     golds = {"pope": [gold.title() for gold in gold_of("POPE", "test")], "chartqa": gold_of("ChartQA", "test")}
     golds["pope"][3] = f"[[{golds['pope'][3]}]]"  # its scorer reads no answer in brackets
     records = [record(name, doc_id, "task", text) for name in golds for doc_id, text in enumerate(golds[name])]
-    script = write_script("both", records)
-    given = {"engine": "scripted", "small": script, "large": script, "log_prompts": True}
-    runs = []
+    scripts, runs = written(tmp_path, dict.fromkeys(SIDES, records)), []
     for method in ("mai", "large"):
         with logged() as messages:
-            runs.append(evaluate([*golds], **given, method=method))
+            runs.append(evaluate([*golds], **scripts, log_prompts=True, method=method))
         notices = [text for text in messages if "is not a task of lmms-eval-mai" in text]
         assert [text.split()[1] for text in notices] == ([*golds] if method == "mai" else [])
     for name in golds:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from support.endpoints import ScriptedServer, served
-from support.pair import EXITS, in_turn, records, written
+from support.pair import EXITS, in_turn, record, records, written
 
 from lmms_eval_mai import ArgumentError, Cascade, EngineCrashed, EngineStartError, SampleError, UnreadableImage
 from lmms_eval_mai.method.prompts import instruction
@@ -137,14 +137,12 @@ def test_store_answers_the_same_question_in_a_later_process(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_end_of_the_process_stops_the_engines_while_threads_can_still_be_started(
-    write_script: Any, tmp_path: Path
-) -> None:
-    script = write_script("large", [{"task": "ask", "doc_id": 0, "prompt": "simple", "text": "", "fault": "hang"}])
+def test_end_of_the_process_stops_the_engines_while_threads_can_still_be_started(tmp_path: Path) -> None:
+    models = written(tmp_path, {"large": [record("ask", 0, "simple", "", fault="hang")]})
     (tmp_path / "script.py").write_text(
         "from concurrent.futures import ThreadPoolExecutor\n"
         "from lmms_eval_mai import Cascade\n"
-        f"mai = Cascade(engine='scripted', method='large', large='{script}')\n"
+        f"mai = Cascade(method='large', **{models})\n"
         "mai.start()\n"
         "def tell(future):\n"
         "    ThreadPoolExecutor().submit(print, 'cancelled:', future.cancelled())\n"

@@ -34,7 +34,7 @@ def test_run_on_vllm_that_is_killed_has_the_results_of_an_undisturbed_run(demo_r
     # At most 16 calls, one a sample on its way, can end without the engine that crashed.
     assert wait_for_lines(process, store, len(lines_of(store)) + rng.randint(30, 100))
     engines = _engines(process, store)
-    assert strike(process, store, after=0, how=signal.SIGKILL)
+    assert strike(process, store, after=0)
     _, left = psutil.wait_procs(engines, timeout=60)
     assert not left  # engines end by themselves when their parent process is killed
 

@@ -23,8 +23,7 @@ yaml.FullLoader = yaml.loader.FullLoader = _Loader  # type: ignore[misc, assignm
 
 def script(name: str) -> Any:
     """Return a console command."""
-    (found,) = entry_points(group="console_scripts", name=name)
-    return found.load()
+    return entry_points(group="console_scripts")[name].load()
 
 
 def run_command(capsys: Any, *arguments: object) -> tuple[int, str, str]:

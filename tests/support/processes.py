@@ -18,7 +18,7 @@ from pyarrow import Table, parquet
 from support.own_command import script
 from support.pair import in_turn, records, written
 
-DEMO_DOCUMENTS = 150
+DEMO_DOCUMENTS = 100
 """Of `shapes_s`, on which runs of the demo pair are compared."""
 END_LIMIT_S = 400
 """Longer than any process of a test takes on a machine with much other work."""
@@ -187,13 +187,10 @@ def wait_for_lines(process: Process, store: Path, count: int) -> bool:
     return process.poll() is None
 
 
-def strike(process: Process, store: Path, after: int, how: int, group: bool = False) -> bool:
-    """Send a signal when the store has `after` lines, to the process or, as a terminal does, to its whole group.
-
-    Returns whether the process was still running.
-    """
+def strike(process: Process, store: Path, after: int) -> bool:
+    """Kill a process when the store has `after` lines. Returns whether it was still running."""
     alive = wait_for_lines(process, store, after)
     if alive:
-        (os.killpg if group else os.kill)(process.pid, how)
+        os.kill(process.pid, signal.SIGKILL)
     end(process)
     return alive

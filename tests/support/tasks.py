@@ -13,8 +13,6 @@ BUILT_IN = {
     "realworldqa": "realworldqa",
 }
 """Benchmark -> the built-in task whose scorer calls no API."""
-FOLDERS = ("pope", "mmmu", "mmbench", "chartqa", "infovqa", "realworldqa")
-"""Folders of the built-in tasks."""
 VARIANTS = ("s", "e", "r", "e_s2", "r_s2")
 NAMES = [f"{benchmark}_{variant}" for benchmark in BUILT_IN for variant in VARIANTS]
 
@@ -36,8 +34,6 @@ IN_THE_DATA = {
     "letter": "Please answer directly with only the letter of the correct option and nothing else.",
     "word": "Please answer directly with a single word or number.",
 }
-
-
 OFFICIAL = {
     "pope": "Answer the question using a single word or phrase.",
     "chartqa": "Answer the question with a single word.",

@@ -4,7 +4,6 @@ import json
 import random
 import re
 import shlex
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +139,7 @@ def test_command_that_is_killed_has_the_results_of_an_undisturbed_one(
     """It continues in this process."""
     output = tmp_path / "out"
     process = start(in_drawn_data, tmp_path, model_args).process
-    assert strike(process, output, random.Random().randint(40, 80), signal.SIGKILL)
+    assert strike(process, output, random.Random().randint(40, 80))
     kept = {file: file.stat().st_mtime_ns for file in (output / "models").rglob("*.json*")}
     assert 0 < sum(file.name.endswith("_results.json") for file in kept) < len(RUNS)
     code, _, text = run_command(capsys, *arguments(model_args, output))
