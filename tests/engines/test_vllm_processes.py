@@ -52,7 +52,7 @@ def test_aborted_start_leaves_no_process_and_spares_the_engine_that_starts_besid
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.exceptions import EngineDeadError
 
-    aborted, other = vllm_engine(tiny_pair, "large"), vllm_engine(tiny_pair)
+    aborted, crashed, other = (vllm_engine(tiny_pair, side) for side in ("large", "large", "small"))
 
     async def abort() -> None:
         starts = [asyncio.ensure_future(engine.start()) for engine in (aborted, other)]
@@ -74,7 +74,7 @@ def test_aborted_start_leaves_no_process_and_spares_the_engine_that_starts_besid
 
     monkeypatch.setattr(AsyncLLM, "get_supported_tasks", crash)  # the first request to the core
     with pytest.raises(EngineStartError):
-        vllm.loop.run(vllm_engine(tiny_pair, "large").start())
+        vllm.loop.run(crashed.start())
     assert children(before) == []
 
 

@@ -127,16 +127,16 @@ def test_repeats_are_answered_one_by_one_and_a_document_fails_if_one_of_its_repe
 ) -> None:
     answers = [
         record("pope_s", doc_id, "simple", f"[[{text}]]", repeat=repeat)
-        for doc_id in range(3)
+        for doc_id in range(4)
         for repeat, text in enumerate(["Yes", "No", "Yes"])
-        if (doc_id, repeat) != (1, 1)
+        if (doc_id, repeat) not in ((1, 1), (3, 0))
     ]
     scripts = written(tmp_path, dict.fromkeys(SIDES, answers))
-    results = evaluate(["pope_s"], {"repeats": 3, "limit": 3}, **scripts, max_errors=1)
+    results = evaluate(["pope_s"], {"repeats": 3, "limit": 4}, **scripts, max_errors=2)
     samples = {sample["doc_id"]: sample["resps"] for sample in results["samples"]["pope_s"]}
     assert samples.keys() == {0, 2} and samples[0] == samples[2] == [["[[Yes]]", "[[No]]", "[[Yes]]"]]
     assert [len(trace["repeats"]) for trace in counts(results, "pope_s")] == [2, 2]
-    assert results["usage"]["by_source"]["small"]["n_api_calls"] == 8
+    assert results["usage"]["by_source"]["small"]["n_api_calls"] == 10
 
 
 @pytest.mark.parametrize(("grouped", "order"), [(True, [0, 2, 1, 3]), (False, [0, 1, 2, 3])])

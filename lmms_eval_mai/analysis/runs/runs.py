@@ -113,7 +113,7 @@ class Runs:
         full_rt = self.full_rt(run)
         return run.setup.small or (full_rt.setup.small if full_rt else ""), run.setup.model
 
-    def replayable(self, *families: MethodFamily, is_scored: bool = True) -> list[FinishedRun]:
+    def replayable(self, *families: MethodFamily, is_scored: bool) -> list[FinishedRun]:
         """Return the runs on whose documents other methods are replayed. There is one for each pair, thinking and
         transfer; of cascades, also one for each rule of agreement. A family is used only for pairs that no earlier one
         has. `is_scored`: whether all documents need a score."""
