@@ -1,6 +1,6 @@
 """Shared by all tests: the drawn data, the tiny checkpoints, one task index, and full lmms-eval runs in process.
 
-An lmms-eval start costs 20 s and an engine 30 s, so both are made once a session.
+A start of lmms-eval costs 7 s of CPU time and the first engine more, so both are made once a session.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+from support.task_files import read_with_libyaml
 from support.tasks import BUILT_IN, NAMES, Loaded
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 hypothesis.settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     hypothesis.settings.load_profile("ci")
+
+read_with_libyaml()
 
 SLOW = ("cores", "server", "tiny_pair", "command")
 """Fixtures that start an engine or a command, or make a checkpoint. Those that take longest come first."""
@@ -157,7 +160,7 @@ def command() -> "type[Command]":
 
 @pytest.fixture(scope="session")
 def task_manager() -> Any:
-    """lmms-eval's index of our tasks and of those that they are compared with. The index of all tasks takes 8 s."""
+    """lmms-eval's index of our tasks and of those that they are compared with. The index of all tasks takes longer."""
     from lmms_eval import tasks
 
     from lmms_eval_mai import task_dir

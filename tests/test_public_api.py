@@ -15,8 +15,6 @@ HEAVY = ("torch", "vllm", "transformers", "datasets", "lmms_eval", "PIL", "numpy
 
 ERRORS = {name: error for name, error in vars(errors).items() if isinstance(error, type)}
 PUBLIC = ERRORS.keys() | {"Cascade", "Config", "MaiCascade", "__version__", "parse", "task_dir"}
-
-
 COMMANDS = ("doctor", "ask", "compare", "calibrate", "serve")
 HELP = "from lmms_eval_mai.cli import main\ntry: main(['{}', '--help'])\nexcept SystemExit: pass"
 PARSE = """

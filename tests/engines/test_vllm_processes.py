@@ -74,7 +74,7 @@ def test_aborted_start_leaves_no_process_and_spares_the_engine_that_starts_besid
 
     monkeypatch.setattr(AsyncLLM, "get_supported_tasks", crash)  # the first request to the core
     with pytest.raises(EngineStartError):
-        vllm.loop.run(crashed.start())
+        vllm.loop.run(crashed.start())  # a variable, because a deleted engine ends its core
     assert children(before) == []
 
 

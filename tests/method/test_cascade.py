@@ -125,7 +125,6 @@ together E | think=Yes | Yes | same | l.simple s.explain
 that of `explain` too); the exit, and the calls: `s.simple` is the short answer of the small model. `-`: another
 lmms-eval task."""
 
-
 NATIVE = """
 mai S | Yes native=red</think>No | No | agree_think | s.simple l.simple s.native
 mai S | Yes native=No</think>Yes | No | transfer | s.simple l.simple s.native l.transfer

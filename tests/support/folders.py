@@ -3,6 +3,7 @@ scripted engines; nothing here knows the steps of a method or the fields of a tr
 
 import asyncio
 import dataclasses
+import functools
 import json
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ SMALL, LARGE = "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-8B-Instruct"
 Line = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class World:
     """A benchmark with its documents: `write` writes the folder of one run."""
 
@@ -39,8 +40,6 @@ class World:
     min_confidence: float = 0.9
     options: Mapping[str, Any] = field(default_factory=dict)
     """The options in the traces."""
-    _traces: dict[tuple[str | Method, str], list[Trace]] = field(default_factory=dict, init=False, compare=False)
-    """What `traces` has made: several tests write the same runs."""
 
     def write(
         self, folder: Path, method: str | Method, suffix: str = "s", time: str = "20260101_000000", **more: Any
@@ -63,13 +62,12 @@ class World:
             made.append(found | ({"pope_f1_score": pope} if self.benchmark == "pope" else {}) | dict(one.fields))
         return made
 
+    @functools.cache  # noqa: B019 - several tests write the same runs
     def traces(self, method: str | Method, suffix: str = "s") -> list[Trace]:
-        """Run a method on all documents."""
-        if (method, suffix) not in self._traces:
-            made = self._run(METHODS[method] if isinstance(method, str) else method, suffix)
-            with ThreadPoolExecutor(1) as thread:  # Playwright's browser runs an event loop in the thread of the tests
-                self._traces[method, suffix] = thread.submit(asyncio.run, made).result()
-        return self._traces[method, suffix]
+        """Run a method on all documents, once."""
+        made = self._run(METHODS[method] if isinstance(method, str) else method, suffix)
+        with ThreadPoolExecutor(1) as thread:  # Playwright's browser runs an event loop in the thread of the tests
+            return thread.submit(asyncio.run, made).result()
 
     async def _run(self, method: Method, suffix: str) -> list[Trace]:
         variant, two_stage = VARIANTS.get(suffix, (None, False))

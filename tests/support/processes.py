@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import psutil
 from pyarrow import Table, parquet
-from support.own_command import script
 from support.pair import in_turn, records, written
+from support.task_files import read_with_libyaml
 
 DEMO_DOCUMENTS = 100
 """Of `shapes_s`, on which runs of the demo pair are compared."""
@@ -43,7 +44,8 @@ def start_process(
     """Call a function of `support` in `folder`, in a new process. `log` gets all that it prints, except what it prints
     to standard error if `errors` is given. `environment`: variables that it has besides those of the tests."""
     code = f"import atexit, gc, pickle, sys\nsys.path.insert(0, {str(TESTS)!r})\n"
-    code += "atexit.register(gc.freeze)\n"  # else the collection of garbage at its end takes 2 s
+    # In this order: Python's own collections at the end take 2 s, because they read all that is imported.
+    code += "atexit.register(gc.freeze)\natexit.register(gc.collect)\n"
     code += f"function, arguments = pickle.loads({pickle.dumps((function, arguments))!r})\nfunction(*arguments)"
     with log.open("ab") as output, (errors or log).open("ab") as error_output:
         process = Process(
@@ -164,8 +166,9 @@ def _session(process: psutil.Process) -> int | None:
 
 
 def _command(name: str, arguments: tuple[str, ...]) -> None:
+    read_with_libyaml()
     sys.argv = [name, *arguments]
-    sys.exit(script(name)())
+    sys.exit(entry_points(group="console_scripts")[name].load()())
 
 
 # --- kills ------------------------------------------------------------------------------------------------
