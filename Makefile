@@ -1,5 +1,5 @@
 # make check     - install into .venv; linters, types, documentation and all fast tests, in about a minute
-# make test      - install into .venv; the same and the slow tests, with coverage, in 6 to 16 minutes
+# make test      - install into .venv; the same and the slow tests, with coverage, in 5 to 16 minutes
 # make test-long - install into .venv; the tests that take longest, and properties with more examples
 # make demo      - install into .venv and compare the methods on 200 documents of shapes, on real vLLM (demo-full: 3,000)
 # All of them reuse .venv. Its installation takes half a minute to a minute with a fast registry. With
