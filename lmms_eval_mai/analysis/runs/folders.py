@@ -27,6 +27,7 @@ from lmms_eval_mai.plugin import RESULTS
 
 BUILT_IN = {"mmbench_en_dev_static": "mmbench_en_dev"}
 """lmms-eval's own tasks of the paper's benchmarks whose names differ from those of the benchmarks."""
+_EMPTY = samples_and_calls([], [])  # until the samples of a run are read
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +112,7 @@ def _read(file: Path) -> Iterator[FinishedRun | str]:
     """Yield the runs of one results file, or that of a file of traces, and sentences about them."""
     if file.name.endswith(TRACES):
         setup = Setup(LARGE, "")  # until the samples are read
-        run = FinishedRun(file, file, "traces", GENERIC.name, setup, True, *samples_and_calls([], []))
+        run = FinishedRun(file, file, "traces", GENERIC.name, setup, True, *_EMPTY)
         yield from _complete(run, 0)
         return
     try:
@@ -145,7 +146,7 @@ def _run(file: Path, task: str, results: Line) -> FinishedRun:
         benchmark=mai.get("benchmark") or BUILT_IN.get(task, task),
         setup=setup_of_other(results, variant, two_stage),
         ours=results["config"].get("model") == "mai_cascade",
-        **samples_and_calls([], [])._asdict(),
+        **_EMPTY._asdict(),
         wall_s=(results.get("throughput") or {}).get("total_elapsed_time") if len(results["results"]) == 1 else None,
         metrics=tuple(metric["metric"] for metric in results["configs"][task].get("metric_list") or ()),
         is_other_task=not mai,

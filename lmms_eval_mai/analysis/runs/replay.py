@@ -110,7 +110,8 @@ def replay(run: FinishedRun, calls: pd.DataFrame, method: Method, threshold: flo
                 return None
     parsed = documents.parsed
     predicted = parsed.where(parsed.isin(("yes", "no")), "other").where(run.samples.predicted.notna(), None)
-    is_made = [name in documents.calls[document] for document, name in zip(calls.doc_id, calls.name, strict=True)]
+    made = documents.calls.to_dict()
+    is_made = [name in made[document] for document, name in zip(calls.doc_id, calls.name, strict=True)]
     return replace(
         run,
         setup=setup.with_method(method, threshold),
