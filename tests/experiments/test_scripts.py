@@ -85,6 +85,7 @@ def test_scripts_of_attention_make_tables_and_figures_and_select_as_a_run_does(t
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("cores")
 def test_every_exit_of_the_demo_pair_occurs_and_the_cascade_beats_both_short_answers(tmp_path: Path) -> None:
     arguments = {"pair": "demo", "dtype": "float32", "store": "off"}
     exits: Counter[str] = Counter()
