@@ -27,7 +27,7 @@ from lmms_eval_mai.plugin import RESULTS
 
 BUILT_IN = {"mmbench_en_dev_static": "mmbench_en_dev"}
 """lmms-eval's own tasks of the paper's benchmarks whose names differ from those of the benchmarks."""
-_EMPTY = samples_and_calls([], [])  # until the samples of a run are read
+_EMPTY = Frames(pd.DataFrame(), pd.DataFrame())  # until the samples of a run are read
 
 
 @dataclass(frozen=True, eq=False)
